@@ -1,0 +1,6 @@
+"""``python -m llmcalc``."""
+
+from llmcalc.cli import run
+
+if __name__ == "__main__":
+    run()

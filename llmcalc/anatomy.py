@@ -1,0 +1,227 @@
+"""A model as one list of parts in forward order: weights, and what mixes tokens and keeps something between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from llmcalc.dims import Dim, dim, product, total
+
+Op = Literal["lookup", "matmul", "scale", "add", "conv", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Which layers hold a part, and what their number is called."""
+
+    indices: tuple[int, ...]
+    count: Dim
+
+    @staticmethod
+    def all(count: int, name: str = "n_layers") -> Layers:
+        """Every layer of a stack."""
+        return Layers(tuple(range(count)), count if isinstance(count, Dim) else Dim(count, name))
+
+    def where(self, name: str, keep: Callable[[int], Any]) -> Layers:
+        """The layers that ``keep`` accepts, under a name of their own; all of them keep this one's."""
+        indices = tuple(i for i in self.indices if keep(i))
+        return self if indices == self.indices else Layers(indices, Dim(len(indices), name))
+
+    def split(self, name: str, keep: Callable[[int], Any]) -> tuple[Layers, Layers]:
+        """The layers that ``keep`` accepts, named ``n_{name}_layers``, and the others."""
+        chosen = self.where(f"n_{name}_layers", keep)
+        inside = set(chosen.indices)
+        return chosen, self.where(f"n_other_than_{name}_layers", lambda i: i not in inside)
+
+    def by(self, name: str, value: Callable[[int], Any]) -> Iterator[tuple[Any, Layers]]:
+        """Groups of layers of equal value, in order of first use, for sizes that differ by layer."""
+        values = {i: value(i) for i in self.indices}
+        for number, wanted in enumerate(dict.fromkeys(values.values())):
+            yield wanted, self.where(f"n_{name}{number}_layers", lambda i, wanted=wanted: values[i] == wanted)
+
+
+ONCE = Layers((0,), Dim(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor as the published checkpoint names it, or one per layer and expert under one name with placeholders.
+
+    ``shape`` is that of one expert, rows first. ``stacked``: all experts are one tensor, expert first; ``rows``: one
+    tensor, every expert's rows one below the other; ``transposed``: stored (in, out). ``uses`` counts how often one
+    token passes it where layers share it; ``extra`` is in the file but outside the model (multi-token prediction);
+    ``also`` is another name under which published files hold the tensor.
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    op: Op
+    role: str
+    layers: Layers = ONCE
+    experts: Dim = field(default_factory=lambda: Dim(1))
+    active: Dim = field(default_factory=lambda: Dim(1))
+    uses: Dim = field(default_factory=lambda: Dim(1))
+    tied_to: str | None = None
+    stacked: bool = False
+    buffer: bool = False
+    transposed: bool = False
+    extra: bool = False
+    rows: bool = False
+    also: str | None = None
+
+    @property
+    def per_layer(self) -> Dim:
+        """Elements of one layer, all experts."""
+        return product([*self.shape]) * self.experts
+
+    @property
+    def params(self) -> Dim:
+        """Elements of all layers."""
+        return self.layers.count * self.per_layer
+
+    @property
+    def used(self) -> Dim:
+        """Elements of one layer that one token passes through."""
+        return product([*self.shape]) * self.active
+
+    @property
+    def full_shape(self) -> tuple[Dim, ...]:
+        """The shape as stored: a stacked tensor has its experts as first axis."""
+        if self.rows:
+            return (self.experts * self.shape[0], *self.shape[1:])
+        return (self.experts, *self.shape) if self.stacked else self.shape
+
+    @property
+    def counted(self) -> bool:
+        """Whether the elements are parameters of the model, once."""
+        return not (self.buffer or self.tied_to or self.extra)
+
+    def names(self) -> Iterator[str]:
+        """Every tensor name, layer by layer."""
+        by_expert = "{expert}" in self.name
+        for layer in self.layers.indices:
+            name = self.name.replace("{layer}", str(layer))
+            if by_expert:
+                for expert in range(self.experts):
+                    yield name.replace("{expert}", str(expert))
+            else:
+                yield name
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a recurrent mixer keeps per sequence and layer, whatever the length: ``channels`` x ``width`` elements."""
+
+    kind: Literal["conv", "recurrent"]
+    channels: Dim
+    width: Dim
+    dtype: str | None = None
+    """A fixed dtype; None is the cache's own."""
+
+    @property
+    def size(self) -> Dim:
+        """Elements per sequence and layer."""
+        return self.channels * self.width
+
+
+MixerKind = Literal["kv", "latent", "cross", "state", "shared", "compressed", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixer:
+    """What mixes tokens in some layers, and what it keeps between them.
+
+    ``keys`` and ``values`` are elements per token and layer; ``window`` is the most tokens one query sees. A mixer of
+    kind ``shared`` reads the cache of an earlier layer and keeps none; ``cross`` keeps one entry per token of another
+    sequence of at most ``max_source`` tokens; ``none`` attends without a cache (encoders).
+    """
+
+    kind: MixerKind
+    layers: Layers
+    n_heads: Dim = field(default_factory=lambda: Dim(0))
+    n_kv_heads: Dim = field(default_factory=lambda: Dim(0))
+    d_qk: Dim = field(default_factory=lambda: Dim(0))
+    d_v: Dim = field(default_factory=lambda: Dim(0))
+    keys: Dim = field(default_factory=lambda: Dim(0))
+    values: Dim = field(default_factory=lambda: Dim(0))
+    index_keys: Dim = field(default_factory=lambda: Dim(0))
+    window: Dim | None = None
+    chunked: bool = False
+    states: tuple[State, ...] = ()
+    max_source: Dim | None = None
+    extra_tokens: Dim | None = None
+    """Tokens that stand before every sequence and stay in its cache: soft prompts."""
+    compress_rate: Dim | None = None
+    """How many tokens a compressor turns into one, beyond the window (DeepSeek-V4)."""
+    cached_heads: Dim | None = None
+    """Key/value heads that the reference implementation caches, where it repeats them first (Falcon)."""
+
+    @property
+    def per_token(self) -> Dim:
+        """Elements kept per token and layer."""
+        return self.keys + self.values + self.index_keys
+
+    @property
+    def state(self) -> Dim:
+        """Elements kept per sequence and layer, whatever its length."""
+        return total([s.size for s in self.states])
+
+    @property
+    def scores(self) -> Dim:
+        """Multiply-adds per query-key pair, scores and mix together."""
+        return self.n_heads * (self.d_qk + self.d_v)
+
+
+Part = Weight | Mixer
+Parts = Iterator[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """A model: its family's name, its parts in forward order, and what has to be said about them."""
+
+    family: str
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The tensors, in forward order."""
+        return tuple(p for p in self.parts if isinstance(p, Weight))
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The token mixers, in forward order."""
+        return tuple(p for p in self.parts if isinstance(p, Mixer))
+
+
+def under(prefix: str, parts: Iterable[Part]) -> Parts:
+    """The same parts with a prefix before every tensor name, for a model inside a larger one."""
+    for part in parts:
+        if isinstance(part, Weight):
+            yield replace(part, name=prefix + part.name, tied_to=part.tied_to and prefix + part.tied_to)
+        else:
+            yield part
+
+
+def rename(parts: Iterable[Part], *changes: tuple[str, str]) -> Parts:
+    """The same parts with pieces of their names replaced."""
+    for part in parts:
+        if isinstance(part, Weight):
+            name, tied = part.name, part.tied_to
+            for old, new in changes:
+                name, tied = name.replace(old, new), tied and tied.replace(old, new)
+            part = replace(part, name=name, tied_to=tied)
+        yield part
+
+
+def marked(parts: Iterable[Part], **fields: Any) -> Parts:
+    """The same parts with some fields set, on weights (``extra=True``) alone."""
+    for part in parts:
+        yield replace(part, **fields) if isinstance(part, Weight) else part
+
+
+def once(value: int) -> Dim:
+    """A literal size as a Dim without a name."""
+    return dim(value)

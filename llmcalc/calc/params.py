@@ -1,0 +1,158 @@
+"""How many parameters, where, and which of them one token passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from llmcalc.anatomy import ONCE, Anatomy, Layers, Weight
+from llmcalc.dims import Dim, total
+
+ONLY_INFERENCE_TABLES = ("embed.token", "embed.position", "embed.type", "embed.layer")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some weights that are counted together, under one name."""
+
+    name: str
+    weights: tuple[Weight, ...]
+
+    @property
+    def params(self) -> Dim:
+        """Parameters of the group, each once."""
+        return count(w for w in self.weights if w.counted)
+
+
+def count(weights: Iterable[Weight], per_layer: Callable[[Weight], Dim] = lambda w: w.per_layer) -> Dim:
+    """The sum over some weights, those of the same layers gathered in one bracket: ``V·d + L·(12d² + 13d) + 2d``."""
+    stacks: dict[tuple[object, ...], tuple[Layers, list[Dim]]] = {}
+    for number, weight in enumerate(weights):
+        once = weight.layers is ONCE or weight.layers == ONCE
+        key = (number,) if once else (weight.layers.indices, weight.layers.count.node)
+        stacks.setdefault(key, (weight.layers, []))[1].append(per_layer(weight))
+    return total(layers.count * total(sizes) for layers, sizes in stacks.values())
+
+
+def stored(anatomy: Anatomy) -> Dim:
+    """Elements that the checkpoint holds: every parameter once, and the buffers."""
+    return count(w for w in anatomy.weights if not w.tied_to and not w.extra)
+
+
+def parameters(anatomy: Anatomy) -> Dim:
+    """Parameters, tied weights once, without buffers and without multi-token-prediction layers."""
+    return count(w for w in anatomy.weights if w.counted)
+
+
+def buffers(anatomy: Anatomy) -> Dim:
+    """Elements of tensors that are stored and are not parameters."""
+    return count(w for w in anatomy.weights if w.buffer and not w.tied_to and not w.extra)
+
+
+def active(anatomy: Anatomy) -> Dim:
+    """Parameters that one token passes through: of the experts only the chosen ones, the input embedding whole."""
+    return count((w for w in anatomy.weights if w.counted), lambda w: w.used)
+
+
+def active_without_embedding(anatomy: Anatomy) -> Dim:
+    """The active parameters without lookup tables, unless the head uses the table too."""
+    heads = {w.tied_to for w in anatomy.weights if w.role == "head"}
+    kept = (w for w in anatomy.weights if w.counted and not (w.op == "lookup" and w.name not in heads))
+    return count(kept, lambda w: w.used)
+
+
+def embeddings(anatomy: Anatomy) -> Dim:
+    """Lookup tables: tokens, positions, types."""
+    return count(w for w in anatomy.weights if w.counted and w.op == "lookup")
+
+
+def positions(anatomy: Anatomy) -> Dim:
+    """Tables of positions alone."""
+    return count(w for w in anatomy.weights if w.counted and w.role == "embed.position")
+
+
+def n_tensors(anatomy: Anatomy) -> int:
+    """Tensors that the checkpoint holds: tied ones once, buffers left out."""
+    return sum(tensor_count(w) for w in anatomy.weights if w.counted)
+
+
+def tensor_count(weight: Weight) -> int:
+    """How many tensors one weight stands for."""
+    return len(weight.layers.indices) * (int(weight.experts) if "{expert}" in weight.name else 1)
+
+
+def by_part(anatomy: Anatomy) -> list[Group]:
+    """The weights by the module they belong to, in forward order."""
+    return _group(anatomy.weights, part_name)
+
+
+def by_role(anatomy: Anatomy) -> list[Group]:
+    """The weights by what they do."""
+    return _group(anatomy.weights, lambda w: w.role)
+
+
+def by_weight(anatomy: Anatomy) -> list[Group]:
+    """Every kind of tensor on its own."""
+    return [Group(w.name, (w,)) for w in anatomy.weights]
+
+
+def by_layer(anatomy: Anatomy) -> list[Group]:
+    """One group per layer; layers that follow one another and hold the same are one row."""
+    rows: list[tuple[str, str, Group]] = []
+    for name, weights in _layers(anatomy):
+        shape = repr([(w.name, w.shape, w.experts) for w in weights])
+        if rows and rows[-1][0] == shape and name and rows[-1][1].rsplit(" ", 1)[0] == name.rsplit(" ", 1)[0]:
+            previous = rows.pop()[2]
+            first = previous.name.split("-")[0]
+            merged = Group(f"{first}-{name.rsplit(' ', 1)[1]}", (*previous.weights, *weights))
+            rows.append((shape, name, merged))
+        else:
+            rows.append((shape, name, Group(name, tuple(weights))))
+    return [group for _, _, group in rows]
+
+
+def _layers(anatomy: Anatomy) -> Iterable[tuple[str, list[Weight]]]:
+    """The weights of each layer of each stack, with their layers cut down to that one; what stands outside in place."""
+    stacks: dict[str, dict[int, list[Weight]]] = {}
+    order: list[tuple[str, Weight | None]] = []
+    for weight in anatomy.weights:
+        if "{layer}" not in weight.name:
+            order.append((weight.name, weight))
+            continue
+        stack = weight.name.split("{layer}")[0].rstrip(".")
+        if stack not in stacks:
+            stacks[stack] = {}
+            order.append((stack, None))
+        for i in weight.layers.indices:
+            stacks[stack].setdefault(i, []).append(_one_layer(weight, i))
+    for name, single in order:
+        if single is not None:
+            yield name, [single]
+        else:
+            for i in sorted(stacks[name]):
+                yield f"{name} {i}", stacks[name][i]
+
+
+def _one_layer(weight: Weight, index: int) -> Weight:
+    from dataclasses import replace
+
+    return replace(weight, layers=Layers((index,), Dim(1)))
+
+
+def part_name(weight: Weight) -> str:
+    """The module that a weight belongs to: its path without what tells the tensors of one module apart."""
+    head, layer, tail = weight.name.rpartition("{layer}.")
+    if not layer:
+        return weight.name.removesuffix(".weight").removesuffix(".bias")
+    first, _, rest = tail.partition(".")
+    if "experts" in rest:
+        kind = "shared_experts" if "shared" in rest else "experts"
+        return f"{head}{layer}{first}.{kind}"
+    return f"{head}{layer}{first.removesuffix('_bias')}"
+
+
+def _group(weights: Iterable[Weight], name: Callable[[Weight], str]) -> list[Group]:
+    groups: dict[str, list[Weight]] = {}
+    for weight in weights:
+        groups.setdefault(name(weight), []).append(weight)
+    return [Group(key, tuple(members)) for key, members in groups.items()]

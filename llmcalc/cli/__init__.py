@@ -1,0 +1,84 @@
+"""The Typer app, and the border where every error becomes one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from llmcalc.errors import LlmcalcError
+from llmcalc.text import safe
+
+app = typer.Typer(
+    name="llmcalc",
+    help="Model anatomy and memory arithmetic: what a language model is made of, and what it takes in memory.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from llmcalc import __version__
+
+        print(f"llmcalc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
+    """Options before the command."""
+
+
+def _register() -> None:
+    from llmcalc.cli.check import check
+    from llmcalc.cli.list import list_known
+    from llmcalc.cli.params import params
+
+    app.command("params")(params)
+    app.command("check")(check)
+    app.command("list")(list_known)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; the exit code is 0 done, 1 a difference found, 2 wrong input, 3 not available, 70 a bug."""
+    try:
+        _register()
+        code = app(args=argv, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except LlmcalcError as error:
+        return _say(str(error), error.hint, error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted", None, 130)
+    except MemoryError:
+        return _say("not enough memory", None, 3)
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            context = getattr(error, "ctx", None)
+            path = context.command_path if context else "llmcalc"
+            message = error.format_message()
+            return _say(message[:1].lower() + message[1:], f"`{path} --help` shows the options", getattr(error, "exit_code", 2))
+        return _say(f"a bug in llmcalc: {type(error).__name__}: {error}", "LLMCALC_DEBUG=1 shows where; please report it", 70)
+
+
+def _say(message: str, hint: str | None, code: int) -> int:
+    if os.environ.get("LLMCALC_DEBUG") and code != 130:
+        traceback.print_exc()
+    print(f"error: {safe(message)}", file=sys.stderr)
+    if hint:
+        print(f"\nhint: {safe(hint)}", file=sys.stderr)
+    return code
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""``llmcalc check``: does a checkpoint hold what its config promises?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Optional
+
+import typer
+
+from llmcalc.calc.check import Difference, Result, Want, compare, promised
+from llmcalc.calc.params import parameters
+from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.output import write
+from llmcalc.cli.params import describe
+from llmcalc.cli.view import Column, Fact, View
+from llmcalc.errors import InputError
+from llmcalc.sources import Model, gguf, resolve
+from llmcalc.sources.header import Header, is_buffer
+from llmcalc.text import safe
+from llmcalc.units import count, exact, size
+
+
+@takes
+def check(
+    model: ModelOptions,
+    output: OutputOptions,
+    against: Annotated[Optional[str], typer.Option(help="Take the config from here: a preset, file or directory.", metavar="MODEL")] = None,
+) -> None:
+    """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
+
+    llmcalc check path/to/model
+    llmcalc check model.gguf
+    llmcalc check model.safetensors --against gpt2
+    """
+    found = with_config(model.resolve(), against)
+    if found.header is None:
+        raise InputError(f"{found.name} has no checkpoint to check", hint="name a directory with weights, a .safetensors or a .gguf file")
+    result = result_of(found, found.header)
+    write(view_of(found, found.header, result, output), output.chosen)
+    if result.differences:
+        n = sum(d.tensors for d in result.differences)
+        typer.echo(f"{n} tensors differ from what the config promises", err=True)
+        raise typer.Exit(1)
+
+
+def with_config(model: Model, against: str | None) -> Model:
+    """The model with a config: its own, its directory's, or that of another one."""
+    if against is not None:
+        return replace(model, raw=resolve(against).raw)
+    if model.raw is None and model.header is not None:
+        from pathlib import Path
+
+        beside = Path(model.source.split(" ", 2)[-1]).parent / "config.json"
+        if beside.is_file():
+            return replace(model, raw=resolve(str(beside)).raw)
+        raise InputError(f"{model.name} has no config.json beside it", hint="name one with `--against MODEL`")
+    return model
+
+
+def result_of(model: Model, header: Header) -> Result:
+    """The comparison, under the names that the file's format uses."""
+    have = {name: t.shape for name, t in header.tensors.items()}
+    buffers = {name: is_buffer(name, t) for name, t in header.tensors.items()}
+    raw = model.raw or {}
+    if header.format == "gguf":
+        wants = {name: Want(shape, weight) for name, (shape, weight) in gguf.promised(model.anatomy).items()}
+        wants = {n: w for n, w in wants.items() if not w.weight.tied_to or n in have}
+        return compare(wants, have, buffers)
+    settings = raw.get("quantization_config")
+    extra_layers = raw.get("num_nextn_predict_layers") or 0
+    result = compare(
+        promised(model.anatomy),
+        have,
+        buffers,
+        settings if isinstance(settings, Mapping) else None,
+        extra_layers if isinstance(extra_layers, int) else 0,
+    )
+    absent = tuple(
+        Difference("absent", name, f"the index places it in {shard}, which does not hold it", 1) for name, shard in header.absent.items()
+    )
+    return replace(result, differences=(*absent, *result.differences))
+
+
+def view_of(model: Model, header: Header, result: Result, output: OutputOptions) -> View:
+    """Differences where there are any, else the dtypes by role."""
+    total = parameters(model.anatomy)
+    title = f"{model.name} ({model.anatomy.family}): " + (
+        "the checkpoint differs from its config" if result.differences else "the checkpoint holds what its config promises"
+    )
+    facts = [
+        Fact("same", not result.differences),
+        Fact("matched", result.matched, "tensors as promised", exact),
+        Fact("differences", sum(d.tensors for d in result.differences), "tensors that differ", exact),
+        Fact("total_params", total, "parameters", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("stored_bytes", header.n_bytes, "stored", lambda n: f"{size(n, si=output.si)} ({exact(n)} bytes)"),
+        Fact("dtypes", dtypes_by_role(model, header), "dtypes", _dtypes),
+    ]
+    rows: list[dict[str, Any]] = [
+        {"kind": d.kind, "where": d.where, "detail": d.detail, "tensors": d.tensors} for d in result.differences
+    ]
+    columns = [
+        Column("kind", "difference"),
+        Column("where", "tensor", safe),
+        Column("detail", "what", safe),
+        Column("tensors", "tensors", exact, right=True),
+    ]
+    notes = [*model.notes, *model.anatomy.notes, *result.notes]
+    return View("check/1", title, columns, rows, facts, notes, describe(model), output.explain)
+
+
+def dtypes_by_role(model: Model, header: Header) -> dict[str, list[str]]:
+    """Which formats the tensors of each role are stored in."""
+    if header.format == "gguf":
+        roles = {name: w.role for name, (_, w) in gguf.promised(model.anatomy).items()}
+    else:
+        roles = {name: want.weight.role for name, want in promised(model.anatomy).items()}
+    found: dict[str, dict[str, None]] = {}
+    for name, stored in header.tensors.items():
+        if name in roles:
+            found.setdefault(roles[name], {})[stored.dtype] = None
+    return {role: list(kinds) for role, kinds in found.items()}
+
+
+def _dtypes(by_role: dict[str, list[str]]) -> str:
+    groups: dict[str, list[str]] = {}
+    for role, kinds in by_role.items():
+        groups.setdefault("+".join(kinds), []).append(role)
+    return "; ".join(f"{kinds}: {', '.join(roles)}" for kinds, roles in groups.items())

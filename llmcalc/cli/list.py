@@ -1,0 +1,121 @@
+"""``llmcalc list``: what the other commands know by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from llmcalc.cli.options import OutputOptions, takes
+from llmcalc.cli.output import write
+from llmcalc.cli.view import Column, Fact, View
+from llmcalc.errors import InputError
+from llmcalc.text import safe
+from llmcalc.units import count, exact
+
+
+@takes
+def list_known(
+    output: OutputOptions,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="presets, families or dtypes.")],
+) -> None:
+    """List presets, families or dtypes.
+
+    llmcalc list presets
+    llmcalc list families --json
+    """
+    lists = {"presets": presets, "families": families, "dtypes": dtypes}
+    if what not in lists:
+        raise InputError(f"there is no list of {what!r}", hint=f"lists: {', '.join(lists)}")
+    columns, rows = lists[what]()
+    view = View("list/1", f"{len(rows)} {what}", columns, rows, [Fact("what", what), Fact("count", len(rows))])
+    write(view, output.chosen)
+
+
+Listing = tuple[list[Column], list[dict[str, Any]]]
+
+
+def presets() -> Listing:
+    """Every preset with its family, its size and where its sizes come from."""
+    from llmcalc.calc.params import parameters
+    from llmcalc.families import anatomy, config_for
+    from llmcalc.sources import presets as source
+
+    rows: list[dict[str, Any]] = []
+    for name in source.names():
+        raw = source.load(name)
+        found = anatomy(config_for(raw))
+        rows.append({"name": name, "family": found.family, "params": parameters(found), "source": raw["_source"]})
+    columns = [
+        Column("name", "preset"),
+        Column("family", "family"),
+        Column("params", "parameters", count, right=True),
+        Column("source", "source", safe),
+    ]
+    return columns, rows
+
+
+def families() -> Listing:
+    """Every family with the model_types it serves, its mixers and its presets."""
+    from llmcalc.families import families as known
+    from llmcalc.sources import presets as source
+
+    models: dict[str, list[str]] = {}
+    for name in source.names():
+        models.setdefault(source.load(name).get("model_type", ""), []).append(name)
+    groups: dict[Any, list[str]] = {}
+    for model_type, function in known().items():
+        groups.setdefault(function, []).append(model_type)
+    rows = [
+        {
+            "family": names[0],
+            "model_types": names,
+            "about": (function.__doc__ or "").strip().splitlines()[0],
+            "mixers": mixers(models.get(names[0], [])),
+            "presets": [m for n in names for m in models.get(n, [])],
+        }
+        for function, names in sorted(groups.items(), key=lambda item: item[1][0])
+    ]
+    columns = [
+        Column("family", "family"),
+        Column("model_types", "model_type", ", ".join),
+        Column("about", "what it is", safe),
+        Column("mixers", "mixers", ", ".join),
+        Column("presets", "presets", lambda p: ", ".join(p[:4]) + (f" and {len(p) - 4} more" if len(p) > 4 else "")),
+    ]
+    return columns, rows
+
+
+def mixers(names: list[str]) -> list[str]:
+    """What mixes tokens in the first preset of a family."""
+    from llmcalc.families import anatomy, config_for
+    from llmcalc.sources import presets as source
+
+    if not names:
+        return []
+    found = anatomy(config_for(source.load(names[0])))
+    return list(dict.fromkeys(("sliding " if m.window else "") + m.kind for m in found.mixers))
+
+
+def dtypes() -> Listing:
+    """Every storage format with its block and its bits."""
+    from llmcalc.dtypes import ALIASES, DTYPES
+
+    rows = [
+        {
+            "dtype": d.name,
+            "block": d.block,
+            "bytes": d.size,
+            "bits": d.bits,
+            "aliases": [alias for alias, name in ALIASES.items() if name == d.name],
+        }
+        for d in DTYPES.values()
+    ]
+    columns = [
+        Column("dtype", "dtype"),
+        Column("block", "elements per block", exact, right=True),
+        Column("bytes", "bytes per block", exact, right=True),
+        Column("bits", "bits per element", lambda b: f"{b:g}", right=True),
+        Column("aliases", "also called", ", ".join),
+    ]
+    return columns, rows

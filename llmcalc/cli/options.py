@@ -1,0 +1,130 @@
+"""The options that commands share, each group one record that a command takes as one argument."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any, Optional, get_type_hints
+
+import typer
+
+from llmcalc.errors import InputError
+from llmcalc.sources import Model, resolve
+from llmcalc.units import parse_count
+
+SIZES = "Sizes, without a MODEL"
+
+
+def size(help_text: str) -> Any:
+    """An option for one size of a model that has no name."""
+    return typer.Option(help=help_text, metavar="N")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model: a name, or sizes."""
+
+    argument: Annotated[
+        Optional[str], typer.Argument(metavar="MODEL", help="A preset, a file, a directory or a hub id.", show_default=False)
+    ] = None
+    model: Annotated[Optional[str], typer.Option("--model", "-m", help="The same as MODEL.")] = None
+    override: Annotated[
+        Optional[list[str]], typer.Option("--set", help="Change one size: n_kv_heads=8. May be repeated.", metavar="KEY=VALUE")
+    ] = None
+    as_family: Annotated[Optional[str], typer.Option("--as", help="Count an unknown architecture as this family.", metavar="FAMILY")] = None
+    arch: Annotated[Optional[str], typer.Option(help="Structure for sizes from flags: gpt2 or llama.")] = None
+    d: Annotated[Optional[str], size("Width of the model (d_model).")] = None
+    layers: Annotated[Optional[str], size("Number of layers.")] = None
+    heads: Annotated[Optional[str], size("Query heads.")] = None
+    kv_heads: Annotated[Optional[str], size("Key/value heads.")] = None
+    head_dim: Annotated[Optional[str], size("Width of one head.")] = None
+    d_ff: Annotated[Optional[str], size("Inner width of the MLP.")] = None
+    vocab: Annotated[Optional[str], size("Rows of the embedding; without it only the blocks are counted.")] = None
+    tied: Annotated[Optional[bool], typer.Option("--tied/--untied", help="Whether the head uses the embedding's weight.")] = None
+
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that were given."""
+        given: dict[str, Any] = {}
+        for key in ("d", "layers", "heads", "kv_heads", "head_dim", "d_ff", "vocab"):
+            value = getattr(self, key)
+            if value is not None:
+                given[key] = _positive(f"--{key.replace('_', '-')}", value)
+        if self.arch is not None:
+            given["arch"] = self.arch
+        if self.tied is not None:
+            given["tied"] = self.tied
+        return given
+
+    def resolve(self, **more: Any) -> Model:
+        """The model that was named or described."""
+        if self.argument and self.model and self.argument != self.model:
+            raise InputError(f"MODEL is given twice: {self.argument!r} and --model {self.model!r}")
+        sizes = self.sizes() | {k: _positive(f"--{k}", v) for k, v in more.items() if v is not None}
+        return resolve(self.argument or self.model, sizes, self.override or (), self.as_family)
+
+
+def _positive(flag: str, text: str) -> int:
+    try:
+        value = int(text) if text.lstrip("-").isdigit() else parse_count(text)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from None
+    if not 0 < value < 2**40:
+        raise InputError(f"{flag} is {text}; it must be a whole number from 1 to 2^40")
+    return value
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How to print."""
+
+    form: Annotated[
+        Optional[str], typer.Option("--format", "-f", help="table, plain, json, csv or markdown.", metavar="FORMAT")
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Show every formula with its numbers put in.")] = False
+    units: Annotated[str, typer.Option(help="binary (GiB = 2^30) or si (GB = 10^9).")] = "binary"
+
+    @property
+    def chosen(self) -> str | None:
+        """The format that was asked for."""
+        return "json" if self.json else self.form
+
+    @property
+    def si(self) -> bool:
+        """Whether bytes are shown in powers of ten."""
+        if self.units not in ("binary", "si"):
+            raise InputError(f"--units {self.units!r} is neither binary nor si")
+        return self.units == "si"
+
+
+def takes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a command take option records: their fields become its parameters.
+
+    Typer reads a function's signature; this one lists the fields of every dataclass argument instead of the argument.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    parameters, records = [], {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if dataclasses.is_dataclass(hints[name]):
+            records[name] = hints[name]
+            fields = get_type_hints(hints[name], include_extras=True)
+            for field in dataclasses.fields(hints[name]):
+                parameters.append(
+                    inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=fields[field.name])
+                )
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+
+    @wraps(function)
+    def command(**values: Any) -> Any:
+        arguments = {
+            name: record(**{f.name: values.pop(f.name) for f in dataclasses.fields(record)}) for name, record in records.items()
+        }
+        return function(**arguments, **values)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command

@@ -1,0 +1,28 @@
+"""Writing a View in the format that was asked for, and its notes to stderr."""
+
+from __future__ import annotations
+
+import sys
+
+from llmcalc.cli.view import View, to_csv, to_json, to_markdown, to_plain
+from llmcalc.errors import InputError
+from llmcalc.text import safe
+
+FORMATS = ("table", "plain", "json", "csv", "markdown")
+_WRITERS = {"plain": to_plain, "json": to_json, "csv": to_csv, "markdown": to_markdown}
+
+
+def write(view: View, form: str | None) -> None:
+    """Prints the view: a table on a terminal, plain text in a pipe, unless a format is named."""
+    form = form or ("table" if sys.stdout.isatty() else "plain")
+    if form not in FORMATS:
+        raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}")
+    if form == "table":
+        from llmcalc.cli.table import show
+
+        show(view)
+    else:
+        print(_WRITERS[form](view))
+    if form != "json":
+        for note in view.notes:
+            print(f"note: {safe(note)}", file=sys.stderr)

@@ -1,0 +1,275 @@
+"""``llmcalc params``: how many parameters, where, by which formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Optional
+
+import typer
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.calc import params as calc
+from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.output import write
+from llmcalc.cli.view import Column, Fact, View
+from llmcalc.dims import Dim
+from llmcalc.dtypes import DType, dtype
+from llmcalc.errors import InputError
+from llmcalc.sources import Model
+from llmcalc.sources.header import Header, is_buffer, is_packed
+from llmcalc.text import safe
+from llmcalc.units import count, exact, parse_count, percent, size
+
+GROUPINGS = {"part": calc.by_part, "role": calc.by_role, "weight": calc.by_weight, "layer": calc.by_layer}
+SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
+
+
+@takes
+def params(
+    model: ModelOptions,
+    output: OutputOptions,
+    ctx: Annotated[Optional[str], typer.Option(help="Longest context trained for (position table).", metavar="N")] = None,
+    by: Annotated[str, typer.Option(help="Group by part, layer, role or weight.")] = "part",
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor with name and shape.")] = False,
+    expect: Annotated[Optional[str], typer.Option(help="Exit 1 unless the total is N.", metavar="N")] = None,
+    in_dtype: Annotated[Optional[str], typer.Option("--dtype", help="Weights in this dtype; default: the config's.")] = None,
+) -> None:
+    """Count parameters: how many, where, by which formula.
+
+    llmcalc params gpt2
+    llmcalc params --d 768 --layers 12
+    llmcalc params --model llama-3-8b --tensors --json
+    llmcalc params config.json --expect 124439808
+    """
+    found = model.resolve(ctx=ctx)
+    wanted = parse_count(expect) if expect is not None else None
+    if by not in GROUPINGS:
+        raise InputError(f"--by {by!r} is not one of {', '.join(GROUPINGS)}")
+    view = of_model(found, by, tensors, dtype(in_dtype) if in_dtype else None, output)
+    write(view, output.chosen)
+    total = next(f.value for f in view.facts if f.key == "total_params")
+    if wanted is not None and wanted != total:
+        more = "more" if total > wanted else "fewer"
+        typer.echo(
+            f"expected {exact(wanted)} parameters, found {exact(total)}: {exact(abs(total - wanted))} {more}", err=True
+        )
+        raise typer.Exit(1)
+
+
+def of_model(model: Model, by: str, tensors: bool, form: DType | None, output: OutputOptions) -> View:
+    """The view of a model: from its anatomy, or from its header alone where there is no config for it."""
+    notes: list[str] = list(model.notes)
+    if model.raw is None:
+        if model.header is None:
+            raise InputError(f"{model.name} has neither a config nor a header")
+        return of_header(model, model.header, notes, output)
+    if model.header is not None and model.header.format == "gguf":
+        try:
+            anatomy = model.anatomy
+        except InputError as error:
+            return of_header(model, model.header, [*notes, f"counted by tensor, since {error}"], output)
+        if calc.parameters(anatomy) != header_params(model.header):
+            notes.append("counted by tensor: its sizes do not describe exactly these tensors (`llmcalc check` says where)")
+            return of_header(model, model.header, notes, output)
+    return of_anatomy(model, by, tensors, form, notes, output)
+
+
+def header_params(header: Header) -> int:
+    """Elements of a header's tensors that are parameters."""
+    return sum(t.elements for name, t in header.tensors.items() if not is_buffer(name, t))
+
+
+def of_header(model: Model, header: Header, notes: list[str], output: OutputOptions) -> View:
+    """The view of a checkpoint without a config: its own exact count, by tensor."""
+    rows = [
+        {
+            "name": name,
+            "shape": list(t.shape),
+            "params": 0 if is_buffer(name, t) else t.elements,
+            "dtype": t.dtype,
+            "bytes": t.n_bytes,
+            "role": "buffer" if is_buffer(name, t) else None,
+            "tied_to": None,
+        }
+        for name, t in header.tensors.items()
+    ]
+    if any(is_packed(t) for name, t in header.tensors.items() if not is_buffer(name, t)):
+        notes.append("packed integers are counted as stored, not as the weights they stand for; a config.json beside them tells")
+    if header.format == "gguf":
+        notes.append("shapes are rows first; GGUF itself stores the fastest dimension first")
+    total = header_params(header)
+    facts = [
+        Fact("total_params", total, "parameters", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("stored_params", header.elements),
+        Fact("buffer_params", header.elements - total, "buffers" if header.elements != total else None, exact),
+        Fact("n_tensors", len(header.tensors), "tensors", exact),
+        *stored_facts(header, output.si),
+    ]
+    columns = [
+        Column("name", "tensor", safe),
+        Column("shape", "shape", _shape, right=True),
+        Column("params", "parameters", exact, right=True),
+        Column("dtype", "dtype"),
+        Column("bytes", "bytes", exact, right=True),
+        Column("role", "role", shown=False),
+        Column("tied_to", "tied to", shown=False),
+    ]
+    return View("params/1", f"{model.name}: {count(total)} parameters", columns, rows, facts, notes, describe(model))
+
+
+def stored_facts(header: Header, si: bool) -> list[Fact]:
+    """What a checkpoint holds as it is: bytes and elements by dtype."""
+    by_dtype = header.elements_by_dtype()
+    bits = 8 * header.n_bytes / header.elements if header.elements else 0.0
+    return [
+        Fact("weight_bytes", {"stored": header.n_bytes}),
+        Fact("stored_bytes", header.n_bytes, "stored", lambda n: f"{size(n, si=si)} ({exact(n)} bytes)"),
+        Fact("stored_elements", header.elements, "stored elements", exact),
+        Fact("bits_per_element", round(bits, 4), "bits per element", lambda b: f"{b:.3f}"),
+        Fact("elements_by_dtype", by_dtype, "by dtype", lambda d: ", ".join(f"{k} {exact(v)}" for k, v in d.items())),
+    ]
+
+
+def of_anatomy(
+    model: Model, by: str, tensors: bool, form: DType | None, notes: list[str], output: OutputOptions
+) -> View:
+    """The view of a model whose parts are known."""
+    anatomy = model.anatomy
+    form = form or config_dtype(model.raw or {})
+    total = calc.parameters(anatomy)
+    notes += [*anatomy.notes, *assumptions(model), *quantised(model)]
+    if tensors:
+        columns, rows = tensor_rows(anatomy, form, model.header)
+    else:
+        columns, rows = group_rows(anatomy, by, form, total, output.si)
+    title = f"{model.name} ({anatomy.family}): {count(total)} parameters"
+    return View("params/1", title, columns, rows, facts(model, anatomy, total, form, output.si), notes, describe(model), output.explain)
+
+
+def group_rows(
+    anatomy: Anatomy, by: str, form: DType, total: Dim, si: bool
+) -> tuple[list[Column], list[Mapping[str, Any]]]:
+    """One row per group, in forward order."""
+    groups = GROUPINGS[by](anatomy)
+    names = [g.name for g in groups]
+    prefix = common_prefix(names) if by in ("part", "weight") else ""
+    rows: list[Mapping[str, Any]] = []
+    for group in groups:
+        n = group.params
+        note = "tied" if all(w.tied_to for w in group.weights) else "buffer" if all(w.buffer for w in group.weights) else ""
+        rows.append(
+            {
+                "part": group.name.removeprefix(prefix) + (f" ({note})" if note else ""),
+                "formula": n.formula if n else "-",
+                "params": n,
+                "share": int(n) / int(total) if total else 0.0,
+                "bytes": form.bytes_for(int(n)),
+            }
+        )
+    columns = [
+        Column("part", f"part (of {prefix.rstrip('.')})" if prefix else by, safe),
+        Column("formula", "formula"),
+        Column("params", "parameters", exact, right=True),
+        Column("share", "share", lambda s: percent(round(s * 10**9), 10**9), right=True),
+        Column("bytes", form.name, lambda n: size(n, si=si), right=True),
+    ]
+    return columns, rows
+
+
+def common_prefix(names: list[str]) -> str:
+    """The dotted prefix that every layered name shares, to keep rows short."""
+    layered = [n.split("{layer}")[0] for n in names if "{layer}" in n]
+    if not layered or len(set(layered)) > 1:
+        return ""
+    first = layered[0].split(".")[0] + "."
+    return first if all(n.startswith(first) for n in names) else ""
+
+
+def tensor_rows(anatomy: Anatomy, form: DType, header: Header | None) -> tuple[list[Column], list[Mapping[str, Any]]]:
+    """One row per tensor, named as in the published checkpoint."""
+    rows: list[Mapping[str, Any]] = []
+    for w in anatomy.weights:
+        shape = [int(s) for s in w.full_shape]
+        elements = 1
+        for s in shape:
+            elements *= s
+        fixed = {"shape": shape, "params": elements if w.counted else 0, "elements": elements, "role": w.role}
+        kind = "tied" if w.tied_to else "buffer" if w.buffer else "parameter"
+        for name in w.names():
+            real = header.tensors.get(name) if header else None
+            rows.append({"name": name, **fixed, "kind": kind, "dtype": real.dtype if real else form.name, "tied_to": w.tied_to})
+    columns = [
+        Column("name", "tensor", safe),
+        Column("shape", "shape", _shape, right=True),
+        Column("params", "parameters", exact, right=True),
+        Column("elements", "elements", exact, shown=False),
+        Column("role", "role"),
+        Column("kind", "kind"),
+        Column("dtype", "dtype"),
+        Column("tied_to", "tied to", shown=False),
+    ]
+    return columns, rows
+
+
+def _shape(shape: Any) -> str:
+    return "×".join(str(int(s)) for s in shape) if shape else "scalar"
+
+
+def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> list[Fact]:
+    """The totals, each under the convention it follows."""
+    embedded, positions, active = calc.embeddings(anatomy), calc.positions(anatomy), calc.active(anatomy)
+    buffers, bare_active = calc.buffers(anatomy), calc.active_without_embedding(anatomy)
+    sparse = int(active) != int(total)
+    tied = any(w.tied_to and w.role in ("head", "embed.token") for w in anatomy.weights)
+    big = lambda n: f"{exact(n)} ({count(n)})"  # noqa: E731
+    out = [
+        Fact("total_params", total, "parameters", big),
+        Fact("stored_params", calc.stored(anatomy)),
+        Fact("active_params", active, "active per token, with the input embedding" if sparse else None, big),
+        Fact("active_params_without_embedding", bare_active, "active per token, without it" if sparse else None, big),
+        Fact("embedding_params", embedded, "in lookup tables (embeddings)" if embedded else None, exact),
+        Fact("params_without_embedding", total - embedded, "without lookup tables" if embedded else None, exact),
+        Fact("params_without_positions", total - positions, "without the position table" if positions else None, exact),
+        Fact("buffer_params", buffers, "buffers, stored and not counted" if buffers else None, exact),
+        Fact("tied", tied, "head tied to the embedding", lambda t: "yes, counted once" if t else "no"),
+        Fact("n_tensors", calc.n_tensors(anatomy), "tensors", exact),
+    ]
+    n_bytes = {name: dtype(name).bytes_for(int(total)) for name in dict.fromkeys((form.name, *SHOWN_DTYPES))}
+    if model.header is not None:
+        return [*out, *stored_facts(model.header, si)]
+    shown = ", ".join(f"{name} {size(n, si=si)}" for name, n in n_bytes.items())
+    return [*out, Fact("weight_bytes", n_bytes, "bytes, every weight in one dtype", lambda _: shown)]
+
+
+def config_dtype(raw: Mapping[str, Any]) -> DType:
+    """The dtype that a config names, in either spelling, else bfloat16."""
+    inner = raw.get("text_config")
+    for place in (raw, inner if isinstance(inner, Mapping) else {}):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(place.get(key), str) and place[key] not in ("auto", ""):
+                return dtype(place[key])
+    return dtype("bfloat16")
+
+
+def assumptions(model: Model) -> list[str]:
+    """What the config did not say and the reference's class decides."""
+    shown = {k: v for k, v in model.config.assumed.items() if isinstance(v, int | float | str)}
+    if not shown or model.source == "flags":
+        return []
+    listed = ", ".join(f"{k} {v}" for k, v in sorted(shown.items()))
+    return [f"not in the config, so the default of the reference's {model.config.family} class: {listed}"]
+
+
+def quantised(model: Model) -> list[str]:
+    """A word where the published weights are quantised, which changes bytes and not parameters."""
+    settings = (model.raw or {}).get("quantization_config")
+    if not isinstance(settings, Mapping):
+        return []
+    method = settings.get("quant_method") or settings.get("quantization_method") or "unknown"
+    return [f"the published weights are quantised ({method}): parameters are counted as unpacked, bytes per dtype are of unquantised copies"]
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """The model's entry in JSON."""
+    family = model.config.family if model.raw is not None else None
+    return {"name": model.name, "family": family, "source": model.source}

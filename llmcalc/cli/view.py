@@ -1,0 +1,219 @@
+"""View: one description of a result; JSON, CSV and Markdown are three ways to write it, ``table`` and ``plain`` two more."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmcalc.dims import SYMBOLS, Dim
+from llmcalc.text import safe
+from llmcalc.units import exact
+
+Show = Callable[[Any], str]
+
+
+def text(value: Any) -> str:
+    """A value as a user reads it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return safe(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its key in JSON, its heading, how a value is shown; ``formula`` adds a column with the formula."""
+
+    key: str
+    heading: str
+    show: Show = text
+    right: bool = False
+    shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A single value beside the table; without a label it stands in JSON alone."""
+
+    key: str
+    value: Any
+    label: str | None = None
+    show: Show = text
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A result: rows under columns, facts, notes; every number that is a Dim brings its formula along."""
+
+    kind: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+    facts: Sequence[Fact] = ()
+    notes: Sequence[str] = ()
+    model: Mapping[str, Any] | None = None
+    explain: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def shown_columns(self) -> list[Column]:
+        """The columns that a person sees."""
+        return [c for c in self.columns if c.shown]
+
+    def shown_facts(self) -> list[Fact]:
+        """The facts that a person sees."""
+        return [f for f in self.facts if f.label is not None and f.value is not None]
+
+    def dims(self) -> Iterator[tuple[str, Dim]]:
+        """Every value that carries a formula, with its name."""
+        for row in self.rows:
+            name = str(next(iter(row.values()), ""))
+            for value in row.values():
+                if isinstance(value, Dim):
+                    yield name, value
+        for fact in self.facts:
+            if isinstance(fact.value, Dim):
+                yield fact.label or fact.key, fact.value
+
+    def legend(self) -> dict[str, tuple[str, int]]:
+        """The symbols of all printed formulas: symbol to our name and value."""
+        sizes: dict[str, int] = {}
+        for _, value in self.dims():
+            sizes.update(value.sizes)
+        return {SYMBOLS.get(name, name): (name, size) for name, size in sizes.items()}
+
+    def steps(self) -> list[str]:
+        """For ``--explain``: every formula, the same with numbers, the value."""
+        lines = []
+        for name, value in self.dims():
+            if value.formula != str(int(value)):
+                lines += [f"{safe(name)} = {value.formula}", f"  = {value.with_numbers}", f"  = {exact(value)}"]
+        return lines
+
+
+def _with_formulas(items: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in items.items():
+        out[key] = int(value) if isinstance(value, Dim) else value
+        if isinstance(value, Dim) and key != "shape":
+            out[f"{key}_formula"] = value.formula
+    return out
+
+
+def to_data(view: View) -> dict[str, Any]:
+    """The result as plain data, under the stable keys."""
+    keys = [c.key for c in view.columns]
+    data: dict[str, Any] = {"kind": view.kind}
+    if view.model is not None:
+        data["model"] = dict(view.model)
+    data["facts"] = _with_formulas({f.key: f.value for f in view.facts})
+    data["rows"] = [_with_formulas({k: row.get(k) for k in keys}) for row in view.rows]
+    data["notes"] = list(view.notes)
+    symbols = {s: {"size": name, "value": value} for s, (name, value) in view.legend().items()}
+    return {**data, **({"symbols": symbols} if symbols else {}), **view.extra}
+
+
+def to_json(view: View) -> str:
+    """JSON with exact ints; characters that could disturb a terminal are escaped, and stay exact."""
+    written = json.dumps(to_data(view), ensure_ascii=False, indent=1)
+    if written.isascii():
+        return written
+    return "".join(
+        f"\\u{ord(c):04x}" if ord(c) > 126 and ord(c) < 0x10000 and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c
+        for c in written
+    )
+
+
+def to_csv(view: View) -> str:
+    """The rows as CSV, formulas in columns of their own."""
+    rows = [_with_formulas({c.key: row.get(c.key) for c in view.columns}) for row in view.rows]
+    keys = list(dict.fromkeys(key for row in rows for key in row)) or [c.key for c in view.columns]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, keys, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: _cell(v) for k, v in row.items()})
+    return out.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> Any:
+    """A CSV cell: a spreadsheet must not take text from a file for a formula."""
+    if isinstance(value, list | tuple):
+        return "x".join(str(v) for v in value)
+    if isinstance(value, str):
+        value = safe(value)
+        return f"'{value}" if value[:1] in "=+-@" and value[:1] else value
+    return value
+
+
+def cells(view: View) -> tuple[list[str], list[list[str]]]:
+    """Headings and shown values of the table."""
+    columns = view.shown_columns()
+    return [c.heading for c in columns], [[c.show(row.get(c.key)) for c in columns] for row in view.rows]
+
+
+def to_markdown(view: View) -> str:
+    """A Markdown table and a list of facts."""
+    headings, rows = cells(view)
+    columns = view.shown_columns()
+    lines = [f"**{view.title}**", ""]
+    if rows:
+        lines.append("| " + " | ".join(headings) + " |")
+        lines.append("|" + "|".join("---:" if c.right else "---" for c in columns) + "|")
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        lines.append("")
+    for fact in view.shown_facts():
+        lines.append(f"- {fact.label}: {fact.show(fact.value)}{formula_text(fact.value)}")
+    return "\n".join([*lines, *closing(view)])
+
+
+def to_plain(view: View) -> str:
+    """Aligned text at full width: nothing is cut, nothing is wrapped."""
+    headings, rows = cells(view)
+    columns = view.shown_columns()
+    widths = [max([width(h), *(width(row[i]) for row in rows)]) for i, h in enumerate(headings)]
+    lines = [view.title, ""]
+    if rows:
+        for row in [headings, *rows]:
+            padded = [_pad(cell, widths[i], columns[i].right) for i, cell in enumerate(row)]
+            lines.append("  ".join(padded).rstrip())
+        lines.append("")
+    facts = view.shown_facts()
+    label_width = max([width(str(f.label)) for f in facts], default=0)
+    for fact in facts:
+        lines.append(f"{_pad(str(fact.label), label_width, False)}  {fact.show(fact.value)}{formula_text(fact.value)}")
+    return "\n".join([*lines, *closing(view)])
+
+
+def formula_text(value: Any) -> str:
+    if not isinstance(value, Dim):
+        return ""
+    return f" = {value.formula}" if value.formula != str(int(value)) else ""
+
+
+def closing(view: View) -> list[str]:
+    """The legend of symbols, and the explanation where it was asked for."""
+    lines = []
+    if legend := view.legend():
+        said = [f"{s} = {name} = {v}" if s != name else f"{name} = {v}" for s, (name, v) in legend.items()]
+        lines += ["", "where " + ", ".join(said)]
+    if view.explain:
+        lines += ["", *view.steps()]
+    return lines
+
+
+def width(value: str) -> int:
+    """Columns that a text takes on a terminal."""
+    if value.isascii():
+        return len(value)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in value)
+
+
+def _pad(value: str, size: int, right: bool) -> str:
+    gap = " " * (size - width(value))
+    return gap + value if right else value + gap

@@ -1,0 +1,137 @@
+"""The registry: which function describes which ``model_type``, and the way from a Config to an Anatomy."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from llmcalc.anatomy import Anatomy, Part, Parts, Weight
+from llmcalc.config import Config
+from llmcalc.errors import ConfigError, InputError
+
+Family = Callable[[Config], Parts]
+_FAMILIES: dict[str, Family] = {}
+_ARCHITECTURE_SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "Model")
+
+
+def family(*model_types: str) -> Callable[[Family], Family]:
+    """Registers a function for some ``model_type``s."""
+
+    def register(function: Family) -> Family:
+        for name in model_types:
+            assert name not in _FAMILIES, name
+            _FAMILIES[name] = function
+        return function
+
+    return register
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every known ``model_type`` with its function."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return _FAMILIES
+
+
+@cache
+def _all_defaults() -> dict[str, dict[str, Any]]:
+    return json.loads((Path(__file__).parent / "defaults.json").read_text())  # type: ignore[no-any-return]
+
+
+def class_defaults(model_type: str) -> Mapping[str, Any]:
+    """What an absent key means for that ``model_type``: the defaults of the reference implementation's class."""
+    return _all_defaults().get(model_type, {})
+
+
+def model_type(raw: Mapping[str, Any]) -> str:
+    """The family a raw config belongs to: ``model_type``, else the class named in ``architectures``."""
+    named = raw.get("model_type")
+    if isinstance(named, str) and named in families():
+        return named
+    for architecture in raw.get("architectures") or ():
+        if isinstance(architecture, str) and (found := _by_architecture(architecture)):
+            return found
+    if not named and not raw.get("architectures"):
+        raise ConfigError(
+            "the config names no model_type and no architectures",
+            hint="say which family it follows with `--as llama`; `llmcalc list families` shows all",
+        )
+    raise _unknown(raw, str(named or raw["architectures"]))
+
+
+def _by_architecture(architecture: str) -> str | None:
+    for suffix in _ARCHITECTURE_SUFFIXES:
+        if architecture.endswith(suffix):
+            wanted = _squeeze(architecture.removesuffix(suffix))
+            return next((name for name in families() if _squeeze(name) == wanted), None)
+    return None
+
+
+def _squeeze(name: str) -> str:
+    return name.replace("_", "").replace("-", "").replace(".", "").lower()
+
+
+def _unknown(raw: Mapping[str, Any], named: str) -> InputError:
+    close = difflib.get_close_matches(named.lower(), list(families()), 3, 0.4)
+    remote = " (its config asks for remote code, which llmcalc never runs)" if raw.get("auto_map") else ""
+    return InputError(
+        f"no family is known for model_type {named[:60]!r}{remote}",
+        hint=(f"close: {', '.join(close)}; " if close else "")
+        + "count it as another family with `--as llama`, give sizes as flags (--d --layers ...), "
+        + "or name the checkpoint file itself, whose own header gives the exact count; "
+        + "`llmcalc list families` shows all",
+    )
+
+
+def config_for(raw: Mapping[str, Any]) -> Config:
+    """A Config with its family settled and that family's class defaults."""
+    name = model_type(raw)
+    return Config({**raw, "model_type": name}, defaults=class_defaults(name))
+
+
+def inner(c: Config, key: str, default_type: str = "") -> Config:
+    """The config nested under ``key`` with the class defaults of its own ``model_type``."""
+    raw = c.raw.get(key)
+    if not isinstance(raw, Mapping):
+        return c
+    name = raw.get("model_type") or c.defaults.get(f"{key}.model_type") or default_type
+    return Config({**raw, "model_type": name}, defaults=class_defaults(str(name)), nested=True)
+
+
+def parts_of(c: Config) -> Parts:
+    """The parts of a config whose family is known by its ``model_type``; for models inside others."""
+    name = model_type(c.raw)
+    return families()[name](c)
+
+
+def anatomy(c: Config) -> Anatomy:
+    """The list of parts of a model, in forward order."""
+    function = families()[model_type(c.raw)]
+    parts = tuple(function(c))
+    if _is_bare(c):
+        parts = tuple(_without_head(parts))
+    return Anatomy(c.family, parts, tuple(c.notes))
+
+
+def _is_bare(c: Config) -> bool:
+    """Whether the config asks for the model without a head (``MistralModel``), as embedding models do."""
+    named = c.raw.get("architectures")
+    first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    return first.endswith("Model") and not first.endswith(("LMHeadModel", "LMModel"))
+
+
+def _without_head(parts: tuple[Part, ...]) -> Parts:
+    """The parts without the head, and without the prefix that only the whole model's names have."""
+    kept = [p for p in parts if not (isinstance(p, Weight) and p.role == "head")]
+    first = {p.name.split(".")[0] for p in kept if isinstance(p, Weight)}
+    prefix = f"{first.pop()}." if len(first) == 1 else ""
+    for part in kept:
+        yield replace(part, name=part.name.removeprefix(prefix)) if isinstance(part, Weight) else part

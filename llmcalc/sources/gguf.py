@@ -1,0 +1,291 @@
+"""GGUF metadata and tensor table, versions 2 and 3; no weight is ever read.
+
+Format: ggml's ``docs/gguf.md``: magic, version, counts, key-value pairs, tensor table, padding, data. Dimensions are
+stored fastest first; shapes here are rows first, as everywhere else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from llmcalc.anatomy import Anatomy, Weight
+from llmcalc.dtypes import GGUF_DTYPES
+from llmcalc.errors import HeaderError, InputError
+from llmcalc.sources.header import Header, Stored
+from llmcalc.text import shorten
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_MAX_PAIRS, _MAX_TENSORS, _MAX_ALIGNMENT, _MAX_KEPT = 100_000, 1_000_000, 1 << 20, 4096
+
+
+class Skipped(int):
+    """The length of an array that was walked over and not kept: a vocabulary, its merges."""
+
+
+class _Cursor:
+    """A place in the file; every read is checked against its end."""
+
+    def __init__(self, data: mmap.mmap | bytes, name: str) -> None:
+        self.data, self.name, self.at, self.end = data, name, 0, len(data)
+
+    def take(self, form: str, what: str) -> Any:
+        at, self.at = self.at, self.at + struct.calcsize("<" + form)
+        if self.at > self.end:
+            raise HeaderError(f"{self.name}: the file ends inside {what}: truncated?")
+        return struct.unpack_from("<" + form, self.data, at)[0]
+
+    def skip(self, count: int, what: str) -> None:
+        if count > self.end - self.at:
+            raise HeaderError(f"{self.name}: {what} of {count} bytes is longer than the file: truncated?")
+        self.at += count
+
+    def string(self, what: str) -> str:
+        length = self.take("Q", what)
+        at = self.at
+        self.skip(length, what)
+        return self.data[at : self.at].decode("utf-8", "backslashreplace")
+
+
+def read(path: Path) -> Header:
+    """Metadata and tensor table of a GGUF file; its pages are mapped, so only what is looked at is loaded."""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            raise HeaderError(f"{path.name} is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return parse(data, path.name)
+
+
+def parse(data: mmap.mmap | bytes, name: str) -> Header:
+    """Metadata and tensor table of a whole GGUF file in memory or mapped."""
+    cursor = _Cursor(data, name)
+    n_tensors, n_pairs = _counts(cursor)
+    metadata = {}
+    for _ in range(n_pairs):
+        key = cursor.string("a metadata key")
+        if key in metadata:
+            raise HeaderError(f"{name}: the metadata key {shorten(key)} stands twice")
+        metadata[key] = _value(cursor, cursor.take("I", f"the type of {shorten(key)}"), key)
+    alignment = _alignment(metadata, name)
+    places: dict[str, tuple[int, Stored]] = {}
+    for _ in range(n_tensors):
+        tensor, offset, stored = _tensor(cursor, alignment)
+        if tensor in places:
+            raise HeaderError(f"{name}: the tensor {shorten(tensor)} stands twice")
+        places[tensor] = (offset, stored)
+    _check_places(places, cursor.end - -(-cursor.at // alignment) * alignment, name)
+    return Header("gguf", {tensor: stored for tensor, (_, stored) in places.items()}, metadata)
+
+
+def _counts(cursor: _Cursor) -> tuple[int, int]:
+    magic = bytes(cursor.data[:4])
+    if magic != b"GGUF":
+        raise HeaderError(f"{cursor.name} is not a GGUF file: it begins with {magic!r}")
+    cursor.at = 4
+    version = cursor.take("I", "the version")
+    if version not in (2, 3):
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        why = "a big-endian file" if swapped in (2, 3) else "2 and 3 are known"
+        raise HeaderError(f"{cursor.name} has GGUF version {version}: {why}")
+    n_tensors, n_pairs = cursor.take("Q", "the tensor count"), cursor.take("Q", "the metadata count")
+    if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
+        raise HeaderError(f"{cursor.name} claims {n_tensors} tensors and {n_pairs} metadata entries, more than any model has")
+    return n_tensors, n_pairs
+
+
+def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
+    what = f"the value of {shorten(key)}"
+    if kind in _SCALARS:
+        return cursor.take(_SCALARS[kind], what)
+    if kind == _STRING:
+        return cursor.string(what)
+    if kind != _ARRAY or depth > 3:
+        raise HeaderError(f"{cursor.name}: {shorten(key)} has the value type {kind}, which is unknown")
+    kind, length = cursor.take("I", what), cursor.take("Q", what)
+    if kind in _SCALARS:
+        size = struct.calcsize("<" + _SCALARS[kind])
+        at = cursor.at
+        cursor.skip(length * size, what)
+        if length > _MAX_KEPT:
+            return Skipped(length)
+        return list(struct.unpack_from(f"<{length}{_SCALARS[kind]}", cursor.data, at))
+    if length > cursor.end - cursor.at:
+        raise HeaderError(f"{cursor.name}: {what} has {length} items, more than the file has bytes")
+    if length <= _MAX_KEPT:
+        return [_value(cursor, kind, key, depth + 1) for _ in range(length)]
+    for _ in range(length):
+        if kind == _STRING:
+            cursor.skip(cursor.take("Q", what), what)
+        else:
+            _value(cursor, kind, key, depth + 1)
+    return Skipped(length)
+
+
+def _alignment(metadata: Mapping[str, Any], name: str) -> int:
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise HeaderError(f"{name}: general.alignment is {alignment}, not a power of two up to {_MAX_ALIGNMENT}")
+    return alignment
+
+
+def _tensor(cursor: _Cursor, alignment: int) -> tuple[str, int, Stored]:
+    name = cursor.string("a tensor name")
+    where = f"{cursor.name}: tensor {shorten(name)}"
+    n_dims = cursor.take("I", "a tensor's rank")
+    if n_dims > 4:
+        raise HeaderError(f"{where} has {n_dims} dimensions; GGUF has at most 4")
+    dims = [cursor.take("Q", "a tensor's shape") for _ in range(n_dims)]
+    kind, offset = cursor.take("I", "a tensor's type"), cursor.take("Q", "a tensor's offset")
+    if kind not in GGUF_DTYPES:
+        raise HeaderError(f"{where} has the ggml type {kind}, which is unknown")
+    form = GGUF_DTYPES[kind]
+    if dims and dims[0] % form.block:
+        raise HeaderError(f"{where}: rows of {dims[0]} do not divide into {form.name} blocks of {form.block}")
+    elements = prod(dims)
+    if elements > 2**63:
+        raise HeaderError(f"{where} has the shape {dims}, more than any file holds")
+    if offset % alignment:
+        raise HeaderError(f"{where} has the offset {offset}, not a multiple of {alignment}")
+    return name, offset, Stored(form.name, tuple(reversed(dims)), form.bytes_for(elements), cursor.name)
+
+
+def _check_places(places: Mapping[str, tuple[int, Stored]], data: int, name: str) -> None:
+    end = 0
+    for tensor, (offset, stored) in sorted(places.items(), key=lambda item: item[1][0]):
+        if offset < end:
+            raise HeaderError(f"{name}: tensor {shorten(tensor)} overlaps the one before it: offset {offset}, which ends at {end}")
+        end = offset + stored.n_bytes
+    if end > max(data, 0):
+        raise HeaderError(f"{name}: its tensors need {end} bytes, the file holds {max(data, 0)}: truncated?")
+
+
+_MODEL_TYPES = {
+    "llama": "llama",
+    "gpt2": "gpt2",
+    "qwen2": "qwen2",
+    "qwen2moe": "qwen2_moe",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
+    "phi2": "phi",
+    "phi3": "phi3",
+    "deepseek2": "deepseek_v3",
+    "gpt-oss": "gpt_oss",
+    "gptneox": "gpt_neox",
+    "starcoder2": "starcoder2",
+    "olmo2": "olmo2",
+    "granite": "granite",
+    "mamba": "mamba",
+}
+"""``general.architecture`` to our family; a Llama with experts is Mixtral."""
+
+
+def to_config(header: Header) -> dict[str, Any] | None:
+    """The metadata as a raw config under GGUF's own size names, or None for an architecture that is not mapped."""
+    arch = header.metadata.get("general.architecture")
+    if not isinstance(arch, str) or arch not in _MODEL_TYPES:
+        return None
+    prefix = f"{arch}."
+    raw = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
+    family = "mixtral" if arch == "llama" and raw.get("expert_count") else _MODEL_TYPES[arch]
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is not None and len(embedding.shape) == 2:
+        raw["vocab_size"] = embedding.shape[0]
+    elif "vocab_size" not in raw and tokens is not None:
+        raw["vocab_size"] = int(tokens) if isinstance(tokens, int) else len(tokens)
+    raw["tie_word_embeddings"] = "output.weight" not in header.tensors
+    raw["attention_bias"] = "blk.0.attn_output.bias" in header.tensors
+    raw["torch_dtype"] = _main_dtype(header)
+    return {"model_type": family, **raw}
+
+
+def _main_dtype(header: Header) -> str | None:
+    counts = header.elements_by_dtype()
+    return max(counts, key=lambda name: counts[name]) if counts else None
+
+
+_ROLES = {
+    "embed.token": "token_embd",
+    "embed.position": "position_embd",
+    "head": "output",
+    "attn.q": "attn_q",
+    "attn.k": "attn_k",
+    "attn.v": "attn_v",
+    "attn.qkv": "attn_qkv",
+    "attn.o": "attn_output",
+    "attn.q_norm": "attn_q_norm",
+    "attn.k_norm": "attn_k_norm",
+    "attn.q_a": "attn_q_a",
+    "attn.q_b": "attn_q_b",
+    "attn.q_a_norm": "attn_q_a_norm",
+    "attn.kv_a": "attn_kv_a_mqa",
+    "attn.kv_a_norm": "attn_kv_a_norm",
+    "attn.kv_b": "attn_kv_b",
+    "attn.sinks": "attn_sinks",
+    "mlp.gate": "ffn_gate",
+    "mlp.up": "ffn_up",
+    "mlp.gate_up": "ffn_up",
+    "mlp.down": "ffn_down",
+    "router": "ffn_gate_inp",
+}
+"""What a weight does, to GGUF's name for it (ggml's tensor mapping)."""
+
+_NORMS = {
+    "input_layernorm": "attn_norm",
+    "ln_1": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "ln_2": "ffn_norm",
+    "norm": "output_norm",
+    "ln_f": "output_norm",
+    "final_layernorm": "output_norm",
+}
+_SANDWICH_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def tensor_name(weight: Weight, sandwich: bool) -> str | None:
+    """GGUF's name for a weight, with {layer} in it, or None where no rule is known."""
+    module, _, kind = weight.name.rpartition(".")
+    if kind not in ("weight", "bias"):
+        module, kind = weight.name.removesuffix("_bias"), "bias" if weight.name.endswith("_bias") else "weight"
+    last = module.rsplit(".", 1)[-1]
+    if weight.role == "norm":
+        base = (_SANDWICH_NORMS if sandwich else {}).get(last) or _NORMS.get(last)
+    else:
+        base = _ROLES.get(weight.role)
+    if base is None:
+        return None
+    if weight.experts > 1 or weight.stacked:
+        base += "_exps"
+    elif "shared_expert" in weight.name:
+        base += "_shexp"
+    return f"blk.{{layer}}.{base}.{kind}" if "{layer}" in weight.name else f"{base}.{kind}"
+
+
+def promised(anatomy: Anatomy) -> dict[str, tuple[tuple[int, ...], Weight]]:
+    """The tensors that a GGUF of this model should hold: name to shape; a role without a rule is an InputError."""
+    sandwich = any("pre_feedforward_layernorm" in w.name for w in anatomy.weights)
+    wants: dict[str, tuple[tuple[int, ...], Weight]] = {}
+    for weight in anatomy.weights:
+        name = tensor_name(weight, sandwich)
+        if name is None:
+            raise InputError(f"no rule is known for the GGUF name of {weight.name} ({weight.role}), so this file cannot be checked")
+        shape = tuple(int(s) for s in weight.shape)
+        if weight.transposed:
+            shape = shape[::-1]
+        if weight.experts > 1 or weight.stacked:
+            shape = (int(weight.experts), *shape)
+        for layer in weight.layers.indices:
+            wants[name.replace("{layer}", str(layer))] = (shape, weight)
+    return wants

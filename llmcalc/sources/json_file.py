@@ -1,0 +1,29 @@
+"""JSON objects from files that nobody has to trust: bounded in size, one clear error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from llmcalc.errors import InputError
+
+LIMIT = 20_000_000
+
+
+def read_json(path: Path, limit: int = LIMIT) -> dict[str, Any]:
+    """The JSON object in a file of at most ``limit`` bytes."""
+    try:
+        size = path.stat().st_size
+        if size > limit:
+            raise InputError(f"{path.name} has {size} bytes; at most {limit} are read")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path.name} cannot be read: {error.strerror or 'unreadable'}") from None
+    except RecursionError:
+        raise InputError(f"{path.name} is nested too deeply to be read") from None
+    except ValueError as error:
+        raise InputError(f"{path.name} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path.name} holds a JSON {type(value).__name__}, not an object")
+    return value

@@ -1,0 +1,55 @@
+"""Presets: the sizes of well-known models under config.json's own keys, one file each, found by the names people type."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parents[1] / "presets"
+_TUNED = re.compile(r"(?:-?(?:instruct|chat|it|hf|base|pretrain|preview|v0\.1|v1\.0))+$")
+
+
+def names() -> list[str]:
+    """All presets, sorted."""
+    return sorted(path.stem for path in _FOLDER.glob("*.json") if path.stem != "aliases")
+
+
+@cache
+def _index() -> Mapping[str, str]:
+    """Squeezed spelling to preset: file names first, then the aliases that have a source of their own."""
+    aliases = json.loads((_FOLDER / "aliases.json").read_text())
+    return {**{squeeze(alias): name for alias, name in aliases.items()}, **{squeeze(n): n for n in names()}}
+
+
+def squeeze(name: str) -> str:
+    """A name without what people vary: case, separators, an organisation before a slash.
+
+    >>> squeeze("Meta-Llama-3-8B"), squeeze("llama3-8b")
+    ('llama38b', 'llama38b')
+    """
+    last = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
+    return re.sub(r"[-_ .:]", "", last)
+
+
+def find(name: str) -> str | None:
+    """The preset that a name means: itself, another spelling, or the base of a tuned variant with the same sizes."""
+    if (_FOLDER / f"{name}.json").is_file() and "/" not in name and name != "aliases":
+        return name
+    index = _index()
+    return index.get(squeeze(name)) or index.get(squeeze(_TUNED.sub("", name.lower())))
+
+
+def close_to(name: str) -> list[str]:
+    """The presets whose names are nearest."""
+    squeezed = {squeeze(n): n for n in names()}
+    return [squeezed[m] for m in difflib.get_close_matches(squeeze(name), list(squeezed), 4, 0.6)]
+
+
+def load(name: str) -> dict[str, Any]:
+    """The raw config of a preset, with ``_source``: where its sizes were published."""
+    return json.loads((_FOLDER / f"{name}.json").read_text())  # type: ignore[no-any-return]

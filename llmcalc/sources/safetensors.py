@@ -1,0 +1,183 @@
+"""The header of a safetensors file, or of all shards that an index names; no weight is ever read.
+
+Format: 8 bytes little-endian header length, that many bytes of JSON (name -> dtype, shape, data_offsets), then the
+data without gaps (huggingface/safetensors, README "Format").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from llmcalc.dtypes import find_dtype
+from llmcalc.errors import HeaderError
+from llmcalc.sources.header import Header, Stored
+from llmcalc.sources.json_file import read_json
+from llmcalc.text import shorten
+
+HEADER_LIMIT = 100_000_000
+"""The largest header that the format's own library accepts."""
+_INDEX_LIMIT = 500_000_000
+
+
+def read(path: Path) -> Header:
+    """The header of one file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        return parse(file, size, path.name)
+
+
+def parse(file: BinaryIO, size: int, name: str) -> Header:
+    """The header of an open file of ``size`` bytes; a fault is a HeaderError that names file and tensor."""
+    length = _length(file.read(8), size, name)
+    entries = _entries(file.read(length), length, name)
+    metadata = _metadata(entries.pop("__metadata__", {}), name)
+    tensors: dict[str, Stored] = {}
+    spans: list[tuple[int, int, str]] = []
+    for tensor, entry in entries.items():
+        stored, begin = _stored(tensor, entry, name)
+        tensors[tensor] = stored
+        spans.append((begin, begin + stored.n_bytes, tensor))
+    _check_spans(spans, size - 8 - length, name)
+    return Header("safetensors", tensors, metadata)
+
+
+def _length(prefix: bytes, size: int, name: str) -> int:
+    if prefix.startswith(b"version "):
+        raise HeaderError(
+            f"{name} is a Git LFS pointer, not the file it stands for", hint="fetch the file itself with `git lfs pull`"
+        )
+    if len(prefix) < 8:
+        raise HeaderError(f"{name} is not a safetensors file: it has {size} bytes, too few for a header length")
+    length = int.from_bytes(prefix, "little")
+    if prefix.lstrip()[:1] in (b"<", b"{") or prefix[:2] in (b"PK", b"\x80\x02"):
+        kind = {b"<": "an HTML page", b"{": "JSON"}.get(prefix.lstrip()[:1], "a pickle (.bin or .pt)")
+        raise HeaderError(f"{name} is not a safetensors file: it looks like {kind}")
+    if length > HEADER_LIMIT:
+        raise HeaderError(f"{name}: the header length is {length}, above the format's limit of {HEADER_LIMIT}")
+    if length + 8 > size:
+        raise HeaderError(f"{name}: the header length is {length}, but the file has {size} bytes: truncated?")
+    return length
+
+
+def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
+    try:
+        entries = json.loads(text, object_pairs_hook=_unique)
+    except _Duplicate as duplicate:
+        raise HeaderError(f"{name}: the header names {shorten(str(duplicate))} twice") from None
+    except (ValueError, RecursionError):
+        raise HeaderError(f"{name}: the header of {length} bytes is not JSON") from None
+    if not isinstance(entries, dict):
+        raise HeaderError(f"{name}: the header is not a JSON object")
+    return entries
+
+
+class _Duplicate(Exception):
+    """A name that stands twice in one JSON object."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        raise _Duplicate(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+    return found
+
+
+def _metadata(metadata: Any, name: str) -> dict[str, str]:
+    if not isinstance(metadata, dict):
+        raise HeaderError(f"{name}: __metadata__ is not an object of strings")
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            raise HeaderError(f"{name}: __metadata__ holds {shorten(key)} = {shorten(repr(value))}, which is not a string")
+    return metadata
+
+
+def _stored(tensor: str, entry: Any, name: str) -> tuple[Stored, int]:
+    where = f"{name}: tensor {shorten(tensor)}"
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise HeaderError(f"{where} lacks dtype, shape or data_offsets")
+    kind = find_dtype(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    if kind is None:
+        raise HeaderError(f"{where} has the dtype {shorten(repr(entry['dtype']))}, which is unknown")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not _naturals(shape) or len(shape) > 64:
+        raise HeaderError(f"{where} has the shape {shorten(repr(shape))}, not a list of sizes")
+    if not _naturals(offsets) or len(offsets) != 2:
+        raise HeaderError(f"{where} has the data_offsets {shorten(repr(offsets))}, not two offsets")
+    elements = 1
+    for size in shape:
+        elements *= size
+        if elements > 2**63:
+            raise HeaderError(f"{where} has the shape {shorten(repr(shape))}, more than any file holds")
+    needed, given = kind.bytes_for(elements), offsets[1] - offsets[0]
+    if needed != given:
+        raise HeaderError(f"{where} needs {needed} bytes for {entry['dtype']} {shape}, its offsets give {given}")
+    return Stored(kind.name, tuple(shape), needed, name), offsets[0]
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**63 for v in value)
+
+
+def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> None:
+    end, previous = 0, ""
+    for begin, stop, tensor in sorted(spans):
+        if begin < end:
+            raise HeaderError(
+                f"{name}: tensor {shorten(tensor)} overlaps {shorten(previous)}: its offset is {begin}, that one ends at {end}"
+            )
+        if begin > end:
+            raise HeaderError(f"{name}: {begin - end} bytes before tensor {shorten(tensor)} belong to no tensor (offset {begin})")
+        end, previous = stop, tensor
+    if end > data:
+        raise HeaderError(f"{name}: its tensors need {end} bytes, the file holds {data}: truncated?")
+    if end < data:
+        raise HeaderError(f"{name}: {data - end} bytes after the last tensor belong to no tensor")
+
+
+def read_index(path: Path) -> Header:
+    """The headers of all shards that a ``*.safetensors.index.json`` names, as one."""
+    index = read_json(path, _INDEX_LIMIT)
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
+        raise HeaderError(f"{path.name}: weight_map is not an object of file names")
+    shards = {name: _shard(path, name) for name in dict.fromkeys(places.values())}
+    tensors: dict[str, Stored] = {}
+    for name, file in shards.items():
+        if not file.is_file():
+            raise HeaderError(f"{path.name} names the shard {shorten(name)}, which is missing")
+        for tensor, stored in read(file).tensors.items():
+            if tensor in tensors:
+                raise HeaderError(f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in {shorten(name)}")
+            tensors[tensor] = stored
+    absent = {tensor: shard for tensor, shard in places.items() if tensor not in tensors}
+    return Header("safetensors", tensors, _plain(index.get("metadata")), absent, tuple(_contradictions(index, tensors)))
+
+
+def _shard(index: Path, name: str) -> Path:
+    """The shard's path, which must lie directly in or below the index's own directory."""
+    file = index.parent / name
+    outside = os.path.isabs(name) or ".." in Path(name).parts or "\\" in name or "\0" in name
+    if outside or not name.strip("."):
+        raise HeaderError(f"{index.name} names the shard {shorten(name)}, which lies outside the model directory")
+    return file
+
+
+def _plain(metadata: Any) -> dict[str, Any]:
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _contradictions(index: dict[str, Any], tensors: dict[str, Stored]) -> list[str]:
+    metadata = _plain(index.get("metadata"))
+    held = {
+        "total_size": sum(t.n_bytes for t in tensors.values()),
+        "total_parameters": sum(t.elements for t in tensors.values()),
+    }
+    return [
+        f"the index says {key} = {metadata[key]}, the shards hold {value}; the shards count"
+        for key, value in held.items()
+        if key in metadata and metadata[key] != value
+    ]
