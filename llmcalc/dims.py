@@ -24,6 +24,24 @@ SYMBOLS = {
     "context": "T",
     "batch": "B",
     "element_bytes": "b",
+    "q_lora_rank": "r_q",
+    "kv_lora_rank": "r_kv",
+    "qk_nope_head_dim": "d_n",
+    "qk_rope_head_dim": "d_r",
+    "v_head_dim": "d_v",
+    "d_ff_expert": "d_e",
+    "n_shared_experts": "E_s",
+    "n_dense_layers": "L_dense",
+    "n_moe_layers": "L_moe",
+    "n_sliding_layers": "L_sw",
+    "n_full_layers": "L_full",
+    "n_linear_layers": "L_lin",
+    "n_attention_layers": "L_attn",
+    "d_state": "N",
+    "d_conv": "K",
+    "d_inner": "d_in",
+    "dt_rank": "R",
+    "n_groups": "G",
 }
 """Short symbols of papers for our names; a size without one prints under its own name."""
 
@@ -185,6 +203,10 @@ def _collect(terms: Iterator[Term]) -> tuple[Term, ...]:
 
 def _multiply(factors: list[tuple[Term, ...]]) -> tuple[Term, ...]:
     """A product; a sum of several terms stays together as one factor in brackets."""
+    signs = [terms for terms in factors if terms == ((-1, ()),)]
+    others = [terms for terms in factors if terms != ((-1, ()),)]
+    if signs and len(others) == 1:  # -1 times a sum: the sign goes inside, so that a difference collects like terms
+        return tuple(((-1) ** len(signs) * c, atoms) for c, atoms in others[0])
     coefficient, powers = 1, dict[Atom, int]()
     for terms in factors:
         if not terms:

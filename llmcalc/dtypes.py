@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import NamedTuple
 
 from llmcalc.errors import InputError
@@ -122,6 +121,8 @@ def dtype(name: str) -> DType:
     """
     found = find_dtype(name)
     if found is None:
+        import difflib
+
         close = difflib.get_close_matches(name.lower(), [*DTYPES, *ALIASES], 3)
         raise InputError(
             f"no dtype is called {name!r}",

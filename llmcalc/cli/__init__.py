@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
+from importlib import import_module
 
 import typer
 
@@ -35,20 +35,22 @@ def options(version: bool = typer.Option(False, "--version", callback=_version, 
     """Options before the command."""
 
 
-def _register() -> None:
-    from llmcalc.cli.check import check
-    from llmcalc.cli.list import list_known
-    from llmcalc.cli.params import params
+COMMANDS = {"params": "params", "check": "check", "list": "list_known"}
+"""Command to the function in the module of its name."""
 
-    app.command("params")(params)
-    app.command("check")(check)
-    app.command("list")(list_known)
+
+def _register(argv: list[str]) -> None:
+    """Adds the command that is asked for, or all of them where none is: an import that is not needed costs time."""
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    for name in [asked] if asked in COMMANDS else COMMANDS:
+        module = import_module(f"llmcalc.cli.{name}")
+        app.command(name)(getattr(module, COMMANDS[str(name)]))
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; the exit code is 0 done, 1 a difference found, 2 wrong input, 3 not available, 70 a bug."""
     try:
-        _register()
+        _register(sys.argv[1:] if argv is None else argv)
         code = app(args=argv, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -72,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _say(message: str, hint: str | None, code: int) -> int:
     if os.environ.get("LLMCALC_DEBUG") and code != 130:
+        import traceback
+
         traceback.print_exc()
     print(f"error: {safe(message)}", file=sys.stderr)
     if hint:

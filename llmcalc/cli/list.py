@@ -45,7 +45,7 @@ def presets() -> Listing:
     for name in source.names():
         raw = source.load(name)
         found = anatomy(config_for(raw))
-        rows.append({"name": name, "family": found.family, "params": parameters(found), "source": raw["_source"]})
+        rows.append({"name": name, "family": found.family, "params": int(parameters(found)), "source": raw["_source"]})
     columns = [
         Column("name", "preset"),
         Column("family", "family"),

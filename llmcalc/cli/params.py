@@ -152,14 +152,14 @@ def group_rows(
     """One row per group, in forward order."""
     groups = GROUPINGS[by](anatomy)
     names = [g.name for g in groups]
-    prefix = common_prefix(names) if by in ("part", "weight") else ""
+    stem = stack_stem(names) if by in ("part", "weight") else ""
     rows: list[Mapping[str, Any]] = []
     for group in groups:
         n = group.params
         note = "tied" if all(w.tied_to for w in group.weights) else "buffer" if all(w.buffer for w in group.weights) else ""
         rows.append(
             {
-                "part": group.name.removeprefix(prefix) + (f" ({note})" if note else ""),
+                "part": group.name + (f" ({note})" if note else ""),
                 "formula": n.formula if n else "-",
                 "params": n,
                 "share": int(n) / int(total) if total else 0.0,
@@ -167,7 +167,7 @@ def group_rows(
             }
         )
     columns = [
-        Column("part", f"part (of {prefix.rstrip('.')})" if prefix else by, safe),
+        Column("part", f"{by}, · = {stem.rstrip('.')}" if stem else by, lambda name: safe(short(name, stem))),
         Column("formula", "formula"),
         Column("params", "parameters", exact, right=True),
         Column("share", "share", lambda s: percent(round(s * 10**9), 10**9), right=True),
@@ -176,13 +176,17 @@ def group_rows(
     return columns, rows
 
 
-def common_prefix(names: list[str]) -> str:
-    """The dotted prefix that every layered name shares, to keep rows short."""
-    layered = [n.split("{layer}")[0] for n in names if "{layer}" in n]
-    if not layered or len(set(layered)) > 1:
-        return ""
-    first = layered[0].split(".")[0] + "."
-    return first if all(n.startswith(first) for n in names) else ""
+def stack_stem(names: list[str]) -> str:
+    """What stands before every layer's parts where the model has one stack: ``model.layers.{layer}.``."""
+    stems = {name[: name.find("{layer}") + len("{layer}.")] for name in names if "{layer}." in name}
+    return stems.pop() if len(stems) == 1 else ""
+
+
+def short(name: str, stem: str) -> str:
+    """A name with the stack's stem as a dot, and without the model's own prefix."""
+    if stem and name.startswith(stem):
+        return f"·{name.removeprefix(stem)}"
+    return name.removeprefix(stem.split(".")[0] + ".") if stem.count(".") > 2 else name
 
 
 def tensor_rows(anatomy: Anatomy, form: DType, header: Header | None) -> tuple[list[Column], list[Mapping[str, Any]]]:
@@ -219,26 +223,26 @@ def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> 
     """The totals, each under the convention it follows."""
     embedded, positions, active = calc.embeddings(anatomy), calc.positions(anatomy), calc.active(anatomy)
     buffers, bare_active = calc.buffers(anatomy), calc.active_without_embedding(anatomy)
-    sparse = int(active) != int(total)
+    sparse, has_head = int(active) != int(total), any(w.role == "head" for w in anatomy.weights)
     tied = any(w.tied_to and w.role in ("head", "embed.token") for w in anatomy.weights)
     big = lambda n: f"{exact(n)} ({count(n)})"  # noqa: E731
     out = [
         Fact("total_params", total, "parameters", big),
         Fact("stored_params", calc.stored(anatomy)),
-        Fact("active_params", active, "active per token, with the input embedding" if sparse else None, big),
-        Fact("active_params_without_embedding", bare_active, "active per token, without it" if sparse else None, big),
-        Fact("embedding_params", embedded, "in lookup tables (embeddings)" if embedded else None, exact),
+        Fact("active_params", active, "active per token" if sparse else None, big),
+        Fact("active_params_without_embedding", bare_active, "active, embedding out" if sparse else None, big),
+        Fact("embedding_params", embedded, "lookup tables" if embedded else None, exact),
         Fact("params_without_embedding", total - embedded, "without lookup tables" if embedded else None, exact),
-        Fact("params_without_positions", total - positions, "without the position table" if positions else None, exact),
-        Fact("buffer_params", buffers, "buffers, stored and not counted" if buffers else None, exact),
-        Fact("tied", tied, "head tied to the embedding", lambda t: "yes, counted once" if t else "no"),
+        Fact("params_without_positions", total - positions, "without positions" if positions else None, exact),
+        Fact("buffer_params", buffers, "buffers, not counted" if buffers else None, exact),
+        Fact("tied", tied, "head tied" if has_head else None, lambda t: "yes, counted once" if t else "no"),
         Fact("n_tensors", calc.n_tensors(anatomy), "tensors", exact),
     ]
     n_bytes = {name: dtype(name).bytes_for(int(total)) for name in dict.fromkeys((form.name, *SHOWN_DTYPES))}
     if model.header is not None:
         return [*out, *stored_facts(model.header, si)]
     shown = ", ".join(f"{name} {size(n, si=si)}" for name, n in n_bytes.items())
-    return [*out, Fact("weight_bytes", n_bytes, "bytes, every weight in one dtype", lambda _: shown)]
+    return [*out, Fact("weight_bytes", n_bytes, "all in one dtype", lambda _: shown)]
 
 
 def config_dtype(raw: Mapping[str, Any]) -> DType:

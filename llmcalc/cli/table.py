@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +14,7 @@ from llmcalc.cli.view import View, cells, closing, formula_text
 
 def show(view: View) -> None:
     """Prints the view on the terminal; text folds, numbers do not, nothing is cut."""
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     console.print(Text(view.title, style="bold"))
     headings, rows = cells(view)
     if rows:

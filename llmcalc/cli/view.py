@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,6 +129,9 @@ def to_json(view: View) -> str:
 
 def to_csv(view: View) -> str:
     """The rows as CSV, formulas in columns of their own."""
+    import csv
+    import io
+
     rows = [_with_formulas({c.key: row.get(c.key) for c in view.columns}) for row in view.rows]
     keys = list(dict.fromkeys(key for row in rows for key in row)) or [c.key for c in view.columns]
     out = io.StringIO()
@@ -191,9 +192,13 @@ def to_plain(view: View) -> str:
 
 
 def formula_text(value: Any) -> str:
+    """What follows a fact's value: its formula, where it fits on a line (``--explain`` and JSON have every one)."""
     if not isinstance(value, Dim):
         return ""
-    return f" = {value.formula}" if value.formula != str(int(value)) else ""
+    formula = value.formula
+    if len(formula) > 90:
+        return ""
+    return f" = {formula}" if formula != str(int(value)) else ""
 
 
 def closing(view: View) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 from llmcalc.anatomy import Anatomy, Part, Parts, Weight
 from llmcalc.config import Config
 from llmcalc.errors import ConfigError, InputError
+from llmcalc.families.index import MODULES
 
 Family = Callable[[Config], Parts]
 _FAMILIES: dict[str, Family] = {}
@@ -33,6 +33,14 @@ def family(*model_types: str) -> Callable[[Family], Family]:
     return register
 
 
+def find(name: str) -> Family | None:
+    """The function for one ``model_type``; only the module that holds it is loaded."""
+    for module, names in MODULES.items():
+        if name in names:
+            import_module(f"{__name__}.{module}")
+    return _FAMILIES.get(name) or families().get(name)
+
+
 @cache
 def families() -> Mapping[str, Family]:
     """Every known ``model_type`` with its function."""
@@ -42,19 +50,21 @@ def families() -> Mapping[str, Family]:
 
 
 @cache
-def _all_defaults() -> dict[str, dict[str, Any]]:
-    return json.loads((Path(__file__).parent / "defaults.json").read_text())  # type: ignore[no-any-return]
-
-
 def class_defaults(model_type: str) -> Mapping[str, Any]:
-    """What an absent key means for that ``model_type``: the defaults of the reference implementation's class."""
-    return _all_defaults().get(model_type, {})
+    """What an absent key means for that ``model_type``: the defaults of the reference implementation's class.
+
+    The file has one line per type, and only that line is read as JSON.
+    """
+    start = f"{json.dumps(model_type)}: "
+    with (Path(__file__).parent / "defaults.json").open() as file:
+        line = next((text for text in file if text.startswith(start)), "")
+    return json.loads(line.removeprefix(start).rstrip().rstrip(",")) if line else {}  # type: ignore[no-any-return]
 
 
 def model_type(raw: Mapping[str, Any]) -> str:
     """The family a raw config belongs to: ``model_type``, else the class named in ``architectures``."""
     named = raw.get("model_type")
-    if isinstance(named, str) and named in families():
+    if isinstance(named, str) and find(named):
         return named
     for architecture in raw.get("architectures") or ():
         if isinstance(architecture, str) and (found := _by_architecture(architecture)):
@@ -80,6 +90,8 @@ def _squeeze(name: str) -> str:
 
 
 def _unknown(raw: Mapping[str, Any], named: str) -> InputError:
+    import difflib
+
     close = difflib.get_close_matches(named.lower(), list(families()), 3, 0.4)
     remote = " (its config asks for remote code, which llmcalc never runs)" if raw.get("auto_map") else ""
     return InputError(
@@ -108,14 +120,14 @@ def inner(c: Config, key: str, default_type: str = "") -> Config:
 
 def parts_of(c: Config) -> Parts:
     """The parts of a config whose family is known by its ``model_type``; for models inside others."""
-    name = model_type(c.raw)
-    return families()[name](c)
+    function = find(model_type(c.raw))
+    assert function is not None  # model_type() has found it
+    return function(c)
 
 
 def anatomy(c: Config) -> Anatomy:
     """The list of parts of a model, in forward order."""
-    function = families()[model_type(c.raw)]
-    parts = tuple(function(c))
+    parts = tuple(parts_of(c))
     if _is_bare(c):
         parts = tuple(_without_head(parts))
     return Anatomy(c.family, parts, tuple(c.notes))

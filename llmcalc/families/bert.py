@@ -198,7 +198,7 @@ def albert(c: Config) -> Parts:
     """ALBERT (arXiv 1909.11942): all layers of a group use one layer's weights."""
     kind, d, e = head_class(c), c.d_model, c.size("embedding_size")
     groups, inner = Layers.all(c.num_hidden_groups, "n_groups"), int(c.inner_group_num)
-    uses = Dim(int(c.n_layers) // int(c.num_hidden_groups), "n_layers/n_groups")
+    uses = c.n_layers // c.num_hidden_groups
     yield from embeddings("albert.embeddings", c, e)
     yield from linear("albert.encoder.embedding_hidden_mapping_in", d, e, "embed.join", bias=True)
     for j in range(inner):

@@ -321,7 +321,7 @@ def recurrent_gemma(c: Config) -> Parts:
     recurrent, full = two_kinds(c, lambda i: pattern[i % len(pattern)] == "recurrent")
     w, n, d_conv = c.optional("lru_width") or d, c.n_heads, c.size("d_conv", 4, "conv1d_width")
     window = c.size("window", None, "sliding_window", "attention_window_size")
-    half = Dim(int(c.d_ff) // 2, "d_ff/2")
+    half = c.d_ff // 2
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.temporal_pre_norm", d, layers)
     for name in ("linear_y", "linear_x"):

@@ -112,7 +112,7 @@ def qwen1(c: Config) -> Parts:
     refuse(c, "visual", "vision towers")
     refuse(c, "audio", "audio towers")
     d, layers, block = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}"
-    d_h, bias, half = c.size("head_dim", 128, "kv_channels"), not c.flag("no_bias", True), Dim(int(c.d_ff) // 2, "d_ff/2")
+    d_h, bias, half = c.size("head_dim", 128, "kv_channels"), not c.flag("no_bias", True), c.d_ff // 2
     a = c.n_heads * d_h
     yield from embed("transformer.wte", c.vocab, d)
     yield from norm(f"{block}.ln_1", d, layers)

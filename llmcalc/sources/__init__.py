@@ -13,7 +13,7 @@ from llmcalc.anatomy import Anatomy
 from llmcalc.config import Config
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.families import anatomy, config_for
-from llmcalc.sources import config_json, gguf, presets, safetensors
+from llmcalc.sources import presets
 from llmcalc.sources.header import Header
 from llmcalc.text import shorten
 
@@ -63,6 +63,8 @@ def resolve(
     else:
         model = _from_name(name)
     if model.raw is not None and (overrides or as_family):
+        from llmcalc.sources import config_json
+
         raw = config_json.override(model.raw, overrides)
         notes = list(model.notes)
         if as_family:
@@ -122,6 +124,8 @@ def _from_path(path: Path, name: str) -> Model:
 
 
 def _from_directory(path: Path, name: str) -> Model:
+    from llmcalc.sources import config_json
+
     config = path / "config.json"
     raw = config_json.read(config) if config.is_file() else None
     header = _checkpoint(path)
@@ -135,6 +139,8 @@ def _from_directory(path: Path, name: str) -> Model:
 
 def _checkpoint(path: Path) -> Header | None:
     """The one checkpoint in a directory: an index, a single file, or a GGUF."""
+    from llmcalc.sources import gguf, safetensors
+
     if (path / _INDEX).is_file():
         return safetensors.read_index(path / _INDEX)
     indexes = sorted(path.glob("*.safetensors.index.json"))
@@ -154,6 +160,8 @@ def _checkpoint(path: Path) -> Header | None:
 
 
 def _from_file(path: Path, name: str) -> Model:
+    from llmcalc.sources import config_json, gguf, safetensors
+
     if path.suffix == ".gguf" or _begins(path, b"GGUF"):
         header = gguf.read(path)
         return Model(path.name, f"GGUF file {name}", gguf.to_config(header), header, header.notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -23,7 +22,8 @@ def names() -> list[str]:
 def _index() -> Mapping[str, str]:
     """Squeezed spelling to preset: file names first, then the aliases that have a source of their own."""
     aliases = json.loads((_FOLDER / "aliases.json").read_text())
-    return {**{squeeze(alias): name for alias, name in aliases.items()}, **{squeeze(n): n for n in names()}}
+    bases = {squeeze(_TUNED.sub("", n)): n for n in reversed(names())}
+    return {**bases, **{squeeze(alias): name for alias, name in aliases.items()}, **{squeeze(n): n for n in names()}}
 
 
 def squeeze(name: str) -> str:
@@ -46,6 +46,8 @@ def find(name: str) -> str | None:
 
 def close_to(name: str) -> list[str]:
     """The presets whose names are nearest."""
+    import difflib
+
     squeezed = {squeeze(n): n for n in names()}
     return [squeezed[m] for m in difflib.get_close_matches(squeeze(name), list(squeezed), 4, 0.6)]
 
