@@ -251,7 +251,7 @@ def _write_atom(atom: Atom, name: Callable[[str, int], str]) -> str:
         return f"{kind}({left}, {right})"
     if len(atom[1]) > 1:
         left = f"({left})"
-    if len(atom[2]) > 1 or "·" in right:
+    if not (right.isdigit() or right.isidentifier()):
         right = f"({right})"
     return f"{kind}({left} / {right})"
 

@@ -111,6 +111,14 @@ def by_layer(anatomy: Anatomy) -> list[Group]:
     return [group for _, _, group in rows]
 
 
+GROUPS: dict[str, Callable[[Anatomy], list[Group]]] = {
+    "part": by_part,
+    "layer": by_layer,
+    "role": by_role,
+    "weight": by_weight,
+}
+
+
 def _layers(anatomy: Anatomy) -> Iterable[tuple[str, list[Weight]]]:
     """The weights of each layer of each stack, with their layers cut down to that one; what stands outside in place."""
     stacks: dict[str, dict[int, list[Weight]]] = {}

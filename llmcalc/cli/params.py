@@ -20,7 +20,6 @@ from llmcalc.sources.header import Header, is_buffer, is_packed
 from llmcalc.text import safe
 from llmcalc.units import count, exact, parse_count, percent, size
 
-GROUPINGS = {"part": calc.by_part, "role": calc.by_role, "weight": calc.by_weight, "layer": calc.by_layer}
 SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
 
 
@@ -43,8 +42,8 @@ def params(
     """
     found = model.resolve(ctx=ctx)
     wanted = parse_count(expect) if expect is not None else None
-    if by not in GROUPINGS:
-        raise InputError(f"--by {by!r} is not one of {', '.join(GROUPINGS)}")
+    if by not in calc.GROUPS:
+        raise InputError(f"--by {by!r} is not one of {', '.join(calc.GROUPS)}")
     view = of_model(found, by, tensors, dtype(in_dtype) if in_dtype else None, output)
     write(view, output.chosen)
     total = next(f.value for f in view.facts if f.key == "total_params")
@@ -150,7 +149,7 @@ def group_rows(
     anatomy: Anatomy, by: str, form: DType, total: Dim, si: bool
 ) -> tuple[list[Column], list[Mapping[str, Any]]]:
     """One row per group, in forward order."""
-    groups = GROUPINGS[by](anatomy)
+    groups = calc.GROUPS[by](anatomy)
     names = [g.name for g in groups]
     stem = stack_stem(names) if by in ("part", "weight") else ""
     rows: list[Mapping[str, Any]] = []
