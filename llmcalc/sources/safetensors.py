@@ -58,7 +58,9 @@ def _length(prefix: bytes, size: int, name: str) -> int:
     if length > HEADER_LIMIT:
         raise HeaderError(f"{name}: the header length is {length}, above the format's limit of {HEADER_LIMIT}")
     if length + 8 > size:
-        raise HeaderError(f"{name}: the header length is {length}, but the file has {size} bytes: truncated?")
+        raise HeaderError(
+            f"{name}: the header length is {length}, but the file has {size} bytes: a truncated file, or no whole JSON header"
+        )
     return length
 
 
