@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,6 +28,10 @@ class Layers:
         indices = tuple(i for i in self.indices if keep(i))
         return self if indices == self.indices else Layers(indices, Dim(len(indices), name))
 
+    def only(self, name: str, indices: Collection[int]) -> Layers:
+        """The layers with those numbers, under a name of their own."""
+        return self.where(name, lambda i: i in indices)
+
     def split(self, name: str, keep: Callable[[int], Any]) -> tuple[Layers, Layers]:
         """The layers that ``keep`` accepts, named ``n_{name}_layers``, and the others."""
         chosen = self.where(f"n_{name}_layers", keep)
@@ -38,7 +42,7 @@ class Layers:
         """Groups of layers of equal value, in order of first use, for sizes that differ by layer."""
         values = {i: value(i) for i in self.indices}
         for number, wanted in enumerate(dict.fromkeys(values.values())):
-            yield wanted, self.where(f"n_{name}{number}_layers", lambda i, wanted=wanted: values[i] == wanted)
+            yield wanted, self.only(f"n_{name}{number}_layers", [i for i in self.indices if values[i] == wanted])
 
 
 ONCE = Layers((0,), Dim(1))

@@ -80,9 +80,7 @@ def attention(
     )
 
 
-def qkv(
-    p: str, c: Config, layers: Layers, bias: bool = False, names: tuple[str, str, str, str] = SEPARATE
-) -> Weights:
+def qkv(p: str, c: Config, layers: Layers, bias: bool = False, names: tuple[str, str, str, str] = SEPARATE) -> Weights:
     """The three projections into grouped-query attention; n_kv_heads = n_heads is MHA, n_kv_heads = 1 MQA."""
     kv = c.n_kv_heads * c.head_dim
     yield from linear(f"{p}.{names[0]}", c.n_heads * c.head_dim, c.d_model, "attn.q", layers, bias)

@@ -164,7 +164,7 @@ class Config:
         return Dim(int(self.d_model) // int(self.n_heads), "head_dim")
 
     def sliding(self, pattern: Callable[[int], Any] | None = None) -> frozenset[int]:
-        """The layers that see a window: as ``layer_types`` lists them, else by ``pattern``, else all where one is set."""
+        """The layers that see a window: as ``layer_types`` lists them, else by ``pattern``, else all if one is set."""
         kinds = self.kinds("layer_types")
         if kinds is not None:
             return frozenset(i for i, kind in enumerate(kinds) if kind in ("sliding_attention", "chunked_attention"))

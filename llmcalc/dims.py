@@ -6,7 +6,7 @@ Arithmetic records what it did; the formula is put in order only when somebody a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any, TypeAlias
 
@@ -48,10 +48,10 @@ SYMBOLS = {
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Node: TypeAlias = tuple[Any, ...]
-"""What an operation did: ("num", n), ("sym", name, value), ("add"|"mul"|"min"|"max"|"ceil"|"floor", left, right)."""
+"""What an operation did: ("num", n), ("sym", name, value), or (add, mul, min, max, ceil, floor; left; right)."""
 
 Atom: TypeAlias = tuple[Any, ...]
-"""A factor that is not taken apart: ("sym", name, value), ("sum", terms) or ("min"|"max"|"ceil"|"floor", terms, terms)."""
+"""A factor that is not taken apart: ("sym", name, value), ("sum", terms) or (min, max, ceil, floor; terms; terms)."""
 
 Term: TypeAlias = tuple[int, tuple[tuple[Atom, int], ...]]
 """A monomial: coefficient, then atoms with their powers in the order of first use."""
@@ -88,12 +88,12 @@ class Dim(int):
     def __sub__(self, other: int) -> Dim:
         return self + -1 * Dim(other, node=node_of(other))
 
-    def __mul__(self, other: int) -> Dim:  # type: ignore[override]
+    def __mul__(self, other: int) -> Dim:
         if not isinstance(other, int):
             return NotImplemented
         return Dim(int(self) * int(other), node=("mul", self.node, node_of(other)))
 
-    def __rmul__(self, other: int) -> Dim:  # type: ignore[override]
+    def __rmul__(self, other: int) -> Dim:
         return Dim(int(other) * int(self), node=("mul", node_of(other), self.node))
 
     def __floordiv__(self, other: int) -> Dim:
@@ -133,12 +133,12 @@ def dim(value: int) -> Dim:
     return value if isinstance(value, Dim) else Dim(value)
 
 
-def product(factors: Iterator[int] | tuple[int, ...] | list[int]) -> Dim:
+def product(factors: Iterable[int]) -> Dim:
     """The product of some sizes, as a Dim."""
     return dim(prod(factors, start=Dim(1)))
 
 
-def total(summands: Iterator[int] | list[int]) -> Dim:
+def total(summands: Iterable[int]) -> Dim:
     """The sum of some sizes, as a Dim."""
     return dim(sum(summands, start=Dim(0)))
 

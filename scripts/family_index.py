@@ -19,7 +19,9 @@ def text() -> str:
     ]
     for module in sorted(modules):
         names = sorted(modules[module])
-        one = f'    "{module}": ({", ".join(repr(n) for n in names)}{"," if len(names) == 1 else ""}),'.replace("'", '"')
+        one = f'    "{module}": ({", ".join(repr(n) for n in names)}{"," if len(names) == 1 else ""}),'.replace(
+            "'", '"'
+        )
         if len(one) > 120:
             lines.append(f'    "{module}": (')
             lines += [f'        "{n}",' for n in names]

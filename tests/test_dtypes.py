@@ -18,13 +18,21 @@ def test_every_ggml_type_has_the_block_of_the_gguf_package() -> None:
 
 @pytest.mark.parametrize(
     ("spelling", "name"),
-    [("BF16", "bfloat16"), ("torch.float16", "float16"), ("half", "float16"), ("F8_E4M3", "float8_e4m3fn"), ("Q4_K", "q4_k")],
+    [
+        ("BF16", "bfloat16"),
+        ("torch.float16", "float16"),
+        ("half", "float16"),
+        ("F8_E4M3", "float8_e4m3fn"),
+        ("Q4_K", "q4_k"),
+    ],
 )
 def test_spellings(spelling: str, name: str) -> None:
     assert dtype(spelling).name == name
 
 
-@pytest.mark.parametrize(("name", "bits"), [("q4_0", 4.5), ("q8_0", 8.5), ("q6_k", 6.5625), ("mxfp4", 4.25), ("bf16", 16.0)])
+@pytest.mark.parametrize(
+    ("name", "bits"), [("q4_0", 4.5), ("q8_0", 8.5), ("q6_k", 6.5625), ("mxfp4", 4.25), ("bf16", 16.0)]
+)
 def test_bits_per_element(name: str, bits: float) -> None:
     assert dtype(name).bits == bits
 

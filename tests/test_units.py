@@ -23,20 +23,31 @@ def test_sizes(n: int, binary: str, si: str) -> None:
     assert (size(n), size(n, si=True)) == (binary, si)
 
 
-@pytest.mark.parametrize(("n", "text"), [(12, "12"), (124439808, "124.44 M"), (671026404352, "671.03 B"), (999999, "1.00 M")])
+@pytest.mark.parametrize(
+    ("n", "text"), [(12, "12"), (124439808, "124.44 M"), (671026404352, "671.03 B"), (999999, "1.00 M")]
+)
 def test_counts(n: int, text: str) -> None:
     assert count(n) == text
 
 
 @pytest.mark.parametrize(
     ("text", "n"),
-    [("80GB", 80 * 10**9), ("8GiB", 8 * 2**30), ("512", 512), ("1.5 TiB", 3 * 2**39), ("24gib", 24 * 2**30), ("1_000", 1000)],
+    [
+        ("80GB", 80 * 10**9),
+        ("8GiB", 8 * 2**30),
+        ("512", 512),
+        ("1.5 TiB", 3 * 2**39),
+        ("24gib", 24 * 2**30),
+        ("1_000", 1000),
+    ],
 )
 def test_bytes_are_read_by_their_unit(text: str, n: int) -> None:
     assert parse_bytes(text) == n
 
 
-@pytest.mark.parametrize(("text", "n"), [("70B", 70 * 10**9), ("70e9", 70 * 10**9), ("128k", 128000), ("8Ki", 8192), ("1.5M", 1500000)])
+@pytest.mark.parametrize(
+    ("text", "n"), [("70B", 70 * 10**9), ("70e9", 70 * 10**9), ("128k", 128000), ("8Ki", 8192), ("1.5M", 1500000)]
+)
 def test_counts_are_read(text: str, n: int) -> None:
     assert parse_count(text) == n
 

@@ -10,7 +10,16 @@ from typing import Any
 from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.calc.layout import LAYOUTS, Layout
 
-PREFIXES = ("model.", "transformer.", "language_model.", "model.language_model.", "backbone.", "gpt_neox.", "bert.", "roberta.")
+PREFIXES = (
+    "model.",
+    "transformer.",
+    "language_model.",
+    "model.language_model.",
+    "backbone.",
+    "gpt_neox.",
+    "bert.",
+    "roberta.",
+)
 _LAYER = re.compile(r"(?<=\.)(\d+)(?=\.)")
 _EXTRA_MODULES = ("mtp.", "model.mtp", "eagle", "rotary_emb.inv_freq", "multi_token")
 
@@ -65,14 +74,14 @@ def compare(
     method = str((quantisation or {}).get("quant_method", "")).lower()
     layout = LAYOUTS.get(method)
     if quantisation and layout is None:
-        notes.append(f"the quantisation method {method or 'without a name'} is not known: packed tensors show as differences")
-    owners = {w.weight.tied_to for w in wants.values() if w.weight.tied_to}
+        notes.append(
+            f"the quantisation method {method or 'without a name'} is not known: packed tensors show as differences"
+        )
+    owners: set[str | None] = {w.weight.tied_to for w in wants.values() if w.weight.tied_to}
     missing, shapes, matched = [], [], 0
     for name, want in wants.items():
         found = have.pop(name, None)
-        if found == want.shape:
-            matched += 1
-        elif _unpack(name, want, found, have, layout, quantisation or {}):
+        if found == want.shape or _unpack(name, want, found, have, layout, quantisation or {}):
             matched += 1
         elif found is not None:
             shapes.append((name, want.shape, found))
@@ -81,7 +90,9 @@ def compare(
     extra = [n for n in have if not is_buffer.get(n)]
     outside = [n for n in extra if _is_outside(n, wants, n_extra_layers)]
     if outside:
-        notes.append(f"{len(outside)} tensors of multi-token prediction are in the file and outside the model: {outside[0]} ...")
+        notes.append(
+            f"{len(outside)} tensors of multi-token prediction are in the file and outside the model: {outside[0]} ..."
+        )
     extra = [n for n in extra if n not in set(outside)]
     differences = (*_group("missing", missing, list(wants)), *_shape_lines(shapes), *_group("extra", extra, extra))
     return Result(tuple(differences), matched, tuple(notes))
@@ -99,7 +110,11 @@ def _align(wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]], notes
         ):
             hits = sum(n in have for n in changed)
             if hits > score and len(changed) == len(wants):
-                best, score, said = changed, hits, f"the file's names are those of the published checkpoint {verb} the prefix {prefix!r}"
+                best, score, said = (
+                    changed,
+                    hits,
+                    f"the file's names are those of the published checkpoint {verb} the prefix {prefix!r}",
+                )
     if said:
         notes.append(said)
     return best
@@ -118,13 +133,20 @@ def _alternatives(wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]
     return chosen
 
 
-def _tied_instead(name: str, owners: set[str | None], wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]) -> bool:
+def _tied_instead(
+    name: str, owners: set[str | None], wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]
+) -> bool:
     """Whether a missing owner is stored under the name of a weight that is tied to it."""
     return name in owners and any(w.weight.tied_to == name and n in have for n, w in wants.items())
 
 
 def _unpack(
-    name: str, want: Want, found: tuple[int, ...] | None, have: dict[str, tuple[int, ...]], layout: Layout | None, settings: Mapping[str, Any]
+    name: str,
+    want: Want,
+    found: tuple[int, ...] | None,
+    have: dict[str, tuple[int, ...]],
+    layout: Layout | None,
+    settings: Mapping[str, Any],
 ) -> bool:
     """Whether a quantised weight's tensors are all there; those that belong to it are taken out of ``have``."""
     if layout is None or want.weight.op != "matmul" or len(want.shape) < 2:
@@ -137,7 +159,11 @@ def _unpack(
     present = {part: seen[part] for part in parts if part in seen}
     required = [shape for shape in parts.values() if shape is not None]
     fits = [part for part, shape in parts.items() if shape is not None and seen.get(part) == shape]
-    if not fits or len(fits) < len([p for p in present if parts[p] is not None]) or (len(fits) < 2 and len(required) > 1):
+    if (
+        not fits
+        or len(fits) < len([p for p in present if parts[p] is not None])
+        or (len(fits) < 2 and len(required) > 1)
+    ):
         return False
     for part in present:
         have.pop(part, None)
@@ -173,14 +199,21 @@ def _group(kind: str, names: Iterable[str], universe: Iterable[str]) -> list[Dif
             gone -= members
     if full:
         total = sum(len(whole[f"{stem}.{i}"]) for i in full)
-        lines.append(Difference(kind, f"{stem}.{ranges(full)}", "every tensor of the layer" if len(full) == 1 else "every tensor of these layers", total))
+        lines.append(
+            Difference(
+                kind,
+                f"{stem}.{ranges(full)}",
+                "every tensor of the layer" if len(full) == 1 else "every tensor of these layers",
+                total,
+            )
+        )
     templates: dict[str, list[tuple[int, ...]]] = {}
     for name in names:
         if name in gone:
             template, numbers = _template(name)
             templates.setdefault(template, []).append(numbers)
-    for template, numbers in templates.items():
-        lines.append(Difference(kind, _name(template, numbers), "", len(numbers)))
+    for template, places in templates.items():
+        lines.append(Difference(kind, _name(template, places), "", len(places)))
     return lines
 
 
@@ -217,6 +250,8 @@ def _shape_lines(shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]]) -> 
         template, numbers = _template(name)
         groups.setdefault((template, want, found), []).append(numbers)
     return [
-        Difference("shape", _name(template, numbers), f"the file has {list(found)}, the config says {list(want)}", len(numbers))
+        Difference(
+            "shape", _name(template, numbers), f"the file has {list(found)}, the config says {list(want)}", len(numbers)
+        )
         for (template, want, found), numbers in groups.items()
     ]

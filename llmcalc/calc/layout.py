@@ -66,7 +66,12 @@ def fp8(name: str, shape: tuple[int, ...], settings: Mapping[str, Any]) -> Shape
     """fp8 with one scale per block or per tensor (DeepSeek-V3's layout)."""
     block = settings.get("weight_block_size")
     scale = tuple(-(-s // b) for s, b in zip(shape, block, strict=False)) if block else None
-    return {name: shape, f"{name}_scale_inv": scale, f"{name}_scale": None, f"{name.removesuffix('.weight')}.input_scale": None}
+    return {
+        name: shape,
+        f"{name}_scale_inv": scale,
+        f"{name}_scale": None,
+        f"{name.removesuffix('.weight')}.input_scale": None,
+    }
 
 
 def mxfp4(name: str, shape: tuple[int, ...], settings: Mapping[str, Any]) -> Shapes:

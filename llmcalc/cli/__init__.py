@@ -31,7 +31,9 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
     """Options before the command."""
 
 
@@ -68,8 +70,12 @@ def main(argv: list[str] | None = None) -> int:
             context = getattr(error, "ctx", None)
             path = context.command_path if context else "llmcalc"
             message = error.format_message()
-            return _say(message[:1].lower() + message[1:], f"`{path} --help` shows the options", getattr(error, "exit_code", 2))
-        return _say(f"a bug in llmcalc: {type(error).__name__}: {error}", "LLMCALC_DEBUG=1 shows where; please report it", 70)
+            return _say(
+                message[:1].lower() + message[1:], f"`{path} --help` shows the options", getattr(error, "exit_code", 2)
+            )
+        return _say(
+            f"a bug in llmcalc: {type(error).__name__}: {error}", "LLMCALC_DEBUG=1 shows where; please report it", 70
+        )
 
 
 def _say(message: str, hint: str | None, code: int) -> int:

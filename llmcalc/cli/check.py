@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,9 @@ from llmcalc.units import count, exact, size
 def check(
     model: ModelOptions,
     output: OutputOptions,
-    against: Annotated[Optional[str], typer.Option(help="Take the config from here: a preset, file or directory.", metavar="MODEL")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Take the config from here: a preset, file or directory.", metavar="MODEL")
+    ] = None,
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
 
@@ -35,7 +37,10 @@ def check(
     """
     found = with_config(model.resolve(), against)
     if found.header is None:
-        raise InputError(f"{found.name} has no checkpoint to check", hint="name a directory with weights, a .safetensors or a .gguf file")
+        raise InputError(
+            f"{found.name} has no checkpoint to check",
+            hint="name a directory with weights, a .safetensors or a .gguf file",
+        )
     result = result_of(found, found.header)
     write(view_of(found, found.header, result, output), output.chosen)
     if result.differences:
@@ -77,7 +82,8 @@ def result_of(model: Model, header: Header) -> Result:
         extra_layers if isinstance(extra_layers, int) else 0,
     )
     absent = tuple(
-        Difference("absent", name, f"the index places it in {shard}, which does not hold it", 1) for name, shard in header.absent.items()
+        Difference("absent", name, f"the index places it in {shard}, which does not hold it", 1)
+        for name, shard in header.absent.items()
     )
     return replace(result, differences=(*absent, *result.differences))
 
@@ -86,7 +92,9 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
     """Differences where there are any, else the dtypes by role."""
     total = parameters(model.anatomy)
     title = f"{model.name} ({model.anatomy.family}): " + (
-        "the checkpoint differs from its config" if result.differences else "the checkpoint holds what its config promises"
+        "the checkpoint differs from its config"
+        if result.differences
+        else "the checkpoint holds what its config promises"
     )
     facts = [
         Fact("same", not result.differences),

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, Optional, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -28,22 +28,28 @@ class ModelOptions:
     """Which model: a name, or sizes."""
 
     argument: Annotated[
-        Optional[str], typer.Argument(metavar="MODEL", help="A preset, a file, a directory or a hub id.", show_default=False)
+        str | None,
+        typer.Argument(metavar="MODEL", help="A preset, a file, a directory or a hub id.", show_default=False),
     ] = None
-    model: Annotated[Optional[str], typer.Option("--model", "-m", help="The same as MODEL.")] = None
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The same as MODEL.")] = None
     override: Annotated[
-        Optional[list[str]], typer.Option("--set", help="Change one size: n_kv_heads=8. May be repeated.", metavar="KEY=VALUE")
+        list[str] | None,
+        typer.Option("--set", help="Change one size: n_kv_heads=8. May be repeated.", metavar="KEY=VALUE"),
     ] = None
-    as_family: Annotated[Optional[str], typer.Option("--as", help="Count an unknown architecture as this family.", metavar="FAMILY")] = None
-    arch: Annotated[Optional[str], typer.Option(help="Structure for sizes from flags: gpt2 or llama.")] = None
-    d: Annotated[Optional[str], size("Width of the model (d_model).")] = None
-    layers: Annotated[Optional[str], size("Number of layers.")] = None
-    heads: Annotated[Optional[str], size("Query heads.")] = None
-    kv_heads: Annotated[Optional[str], size("Key/value heads.")] = None
-    head_dim: Annotated[Optional[str], size("Width of one head.")] = None
-    d_ff: Annotated[Optional[str], size("Inner width of the MLP.")] = None
-    vocab: Annotated[Optional[str], size("Rows of the embedding; without it only the blocks are counted.")] = None
-    tied: Annotated[Optional[bool], typer.Option("--tied/--untied", help="Whether the head uses the embedding's weight.")] = None
+    as_family: Annotated[
+        str | None, typer.Option("--as", help="Count an unknown architecture as this family.", metavar="FAMILY")
+    ] = None
+    arch: Annotated[str | None, typer.Option(help="Structure for sizes from flags: gpt2 or llama.")] = None
+    d: Annotated[str | None, size("Width of the model (d_model).")] = None
+    layers: Annotated[str | None, size("Number of layers.")] = None
+    heads: Annotated[str | None, size("Query heads.")] = None
+    kv_heads: Annotated[str | None, size("Key/value heads.")] = None
+    head_dim: Annotated[str | None, size("Width of one head.")] = None
+    d_ff: Annotated[str | None, size("Inner width of the MLP.")] = None
+    vocab: Annotated[str | None, size("Rows of the embedding; without it only the blocks are counted.")] = None
+    tied: Annotated[
+        bool | None, typer.Option("--tied/--untied", help="Whether the head uses the embedding's weight.")
+    ] = None
 
     def sizes(self) -> dict[str, Any]:
         """The sizes that were given."""
@@ -81,7 +87,7 @@ class OutputOptions:
     """How to print."""
 
     form: Annotated[
-        Optional[str], typer.Option("--format", "-f", help="table, plain, json, csv or markdown.", metavar="FORMAT")
+        str | None, typer.Option("--format", "-f", help="table, plain, json, csv or markdown.", metavar="FORMAT")
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False
     explain: Annotated[bool, typer.Option("--explain", help="Show every formula with its numbers put in.")] = False
@@ -113,7 +119,9 @@ def takes(function: Callable[..., Any]) -> Callable[..., Any]:
             fields = get_type_hints(hints[name], include_extras=True)
             for field in dataclasses.fields(hints[name]):
                 parameters.append(
-                    inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=fields[field.name])
+                    inspect.Parameter(
+                        field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=fields[field.name]
+                    )
                 )
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
@@ -121,7 +129,8 @@ def takes(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def command(**values: Any) -> Any:
         arguments = {
-            name: record(**{f.name: values.pop(f.name) for f in dataclasses.fields(record)}) for name, record in records.items()
+            name: record(**{f.name: values.pop(f.name) for f in dataclasses.fields(record)})
+            for name, record in records.items()
         }
         return function(**arguments, **values)
 

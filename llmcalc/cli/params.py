@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -27,11 +27,13 @@ SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4
 def params(
     model: ModelOptions,
     output: OutputOptions,
-    ctx: Annotated[Optional[str], typer.Option(help="Longest context trained for (position table).", metavar="N")] = None,
+    ctx: Annotated[str | None, typer.Option(help="Longest context trained for (position table).", metavar="N")] = None,
     by: Annotated[str, typer.Option(help="Group by part, layer, role or weight.")] = "part",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor with name and shape.")] = False,
-    expect: Annotated[Optional[str], typer.Option(help="Exit 1 unless the total is N.", metavar="N")] = None,
-    in_dtype: Annotated[Optional[str], typer.Option("--dtype", help="Weights in this dtype; default: the config's.")] = None,
+    expect: Annotated[str | None, typer.Option(help="Exit 1 unless the total is N.", metavar="N")] = None,
+    in_dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Weights in this dtype; default: the config's.")
+    ] = None,
 ) -> None:
     """Count parameters: how many, where, by which formula.
 
@@ -68,7 +70,9 @@ def of_model(model: Model, by: str, tensors: bool, form: DType | None, output: O
         except InputError as error:
             return of_header(model, model.header, [*notes, f"counted by tensor, since {error}"], output)
         if calc.parameters(anatomy) != header_params(model.header):
-            notes.append("counted by tensor: its sizes do not describe exactly these tensors (`llmcalc check` says where)")
+            notes.append(
+                "counted by tensor: its sizes do not describe exactly these tensors (`llmcalc check` says where)"
+            )
             return of_header(model, model.header, notes, output)
     return of_anatomy(model, by, tensors, form, notes, output)
 
@@ -93,7 +97,9 @@ def of_header(model: Model, header: Header, notes: list[str], output: OutputOpti
         for name, t in header.tensors.items()
     ]
     if any(is_packed(t) for name, t in header.tensors.items() if not is_buffer(name, t)):
-        notes.append("packed integers are counted as stored, not as the weights they stand for; a config.json beside them tells")
+        notes.append(
+            "packed integers are counted as stored, not as the weights they stand for; a config.json beside them tells"
+        )
     if header.format == "gguf":
         notes.append("shapes are rows first; GGUF itself stores the fastest dimension first")
     total = header_params(header)
@@ -142,7 +148,16 @@ def of_anatomy(
     else:
         columns, rows = group_rows(anatomy, by, form, total, output.si)
     title = f"{model.name} ({anatomy.family}): {count(total)} parameters"
-    return View("params/1", title, columns, rows, facts(model, anatomy, total, form, output.si), notes, describe(model), output.explain)
+    return View(
+        "params/1",
+        title,
+        columns,
+        rows,
+        facts(model, anatomy, total, form, output.si),
+        notes,
+        describe(model),
+        output.explain,
+    )
 
 
 def group_rows(
@@ -155,7 +170,13 @@ def group_rows(
     rows: list[Mapping[str, Any]] = []
     for group in groups:
         n = group.params
-        note = "tied" if all(w.tied_to for w in group.weights) else "buffer" if all(w.buffer for w in group.weights) else ""
+        note = (
+            "tied"
+            if all(w.tied_to for w in group.weights)
+            else "buffer"
+            if all(w.buffer for w in group.weights)
+            else ""
+        )
         rows.append(
             {
                 "part": group.name + (f" ({note})" if note else ""),
@@ -200,7 +221,9 @@ def tensor_rows(anatomy: Anatomy, form: DType, header: Header | None) -> tuple[l
         kind = "tied" if w.tied_to else "buffer" if w.buffer else "parameter"
         for name in w.names():
             real = header.tensors.get(name) if header else None
-            rows.append({"name": name, **fixed, "kind": kind, "dtype": real.dtype if real else form.name, "tied_to": w.tied_to})
+            rows.append(
+                {"name": name, **fixed, "kind": kind, "dtype": real.dtype if real else form.name, "tied_to": w.tied_to}
+            )
     columns = [
         Column("name", "tensor", safe),
         Column("shape", "shape", _shape, right=True),
@@ -269,7 +292,10 @@ def quantised(model: Model) -> list[str]:
     if not isinstance(settings, Mapping):
         return []
     method = settings.get("quant_method") or settings.get("quantization_method") or "unknown"
-    return [f"the published weights are quantised ({method}): parameters are counted as unpacked, bytes per dtype are of unquantised copies"]
+    return [
+        f"the published weights are quantised ({method}): parameters are counted as unpacked, "
+        "bytes per dtype are those of an unquantised copy"
+    ]
 
 
 def describe(model: Model) -> dict[str, Any]:

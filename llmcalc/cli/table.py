@@ -16,7 +16,7 @@ def show(view: View) -> None:
     """Prints the view on the terminal; text folds, numbers do not, nothing is cut."""
     console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     console.print(Text(view.title, style="bold"))
-    headings, rows = cells(view)
+    _, rows = cells(view)
     if rows:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for column in view.shown_columns():
@@ -39,5 +39,3 @@ def show(view: View) -> None:
         console.print(facts)
     for line in closing(view):
         console.print(Text(line, style="dim"), soft_wrap=False)
-
-

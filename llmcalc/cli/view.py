@@ -1,4 +1,4 @@
-"""View: one description of a result; JSON, CSV and Markdown are three ways to write it, ``table`` and ``plain`` two more."""
+"""View: one description of a result, and the writers that turn it into JSON, CSV, Markdown and plain text."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def to_json(view: View) -> str:
     if written.isascii():
         return written
     return "".join(
-        f"\\u{ord(c):04x}" if ord(c) > 126 and ord(c) < 0x10000 and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c
+        f"\\u{ord(c):04x}"
+        if ord(c) > 126 and ord(c) < 0x10000 and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        else c
         for c in written
     )
 

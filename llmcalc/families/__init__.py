@@ -58,7 +58,7 @@ def class_defaults(model_type: str) -> Mapping[str, Any]:
     start = f"{json.dumps(model_type)}: "
     with (Path(__file__).parent / "defaults.json").open() as file:
         line = next((text for text in file if text.startswith(start)), "")
-    return json.loads(line.removeprefix(start).rstrip().rstrip(",")) if line else {}  # type: ignore[no-any-return]
+    return json.loads(line.removeprefix(start).rstrip().rstrip(",")) if line else {}
 
 
 def model_type(raw: Mapping[str, Any]) -> str:

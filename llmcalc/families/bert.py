@@ -23,7 +23,9 @@ def head_class(c: Config, default: str = "MaskedLM") -> str:
             return "Model" if known == "Encoder" else known
     if not name:
         return default
-    raise ConfigError(f"{c.family}: the head of {name} is not described", hint="the encoder with its language-model head is")
+    raise ConfigError(
+        f"{c.family}: the head of {name} is not described", hint="the encoder with its language-model head is"
+    )
 
 
 def encoder_mixer(c: Config, layers: Layers, d_h: Dim) -> Mixer:
@@ -205,7 +207,9 @@ def albert(c: Config) -> Parts:
         p = f"albert.encoder.albert_layer_groups.{{layer}}.albert_layers.{j}"
         for part in albert_layer(p, c, groups):
             yield replace(part, uses=uses) if isinstance(part, Weight) else part
-    yield replace(attention(Layers.all(c.n_layers), c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim), kind="none")
+    yield replace(
+        attention(Layers.all(c.n_layers), c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim), kind="none"
+    )
     if kind != "MaskedLM":
         yield from linear("albert.pooler", d, d, "pooler", bias=True)
     yield tensor("predictions.bias", (c.vocab,), "add", "head")
@@ -279,7 +283,9 @@ def deberta(c: Config) -> Parts:
     if relative and not c.flag("share_att_key"):
         for key, name in (("c2p", "key"), ("p2c", "query")):
             if key in kinds:
-                yield from linear(f"deberta.encoder.layer.{{layer}}.attention.self.pos_{name}_proj", a, d, "attn.pos", layers, True)
+                yield from linear(
+                    f"deberta.encoder.layer.{{layer}}.attention.self.pos_{name}_proj", a, d, "attn.pos", layers, True
+                )
     yield from deberta_extras(c, relative)
     yield from deberta_head(c, e)
 
@@ -318,7 +324,12 @@ def deberta_head(c: Config, e: Dim) -> Parts:
 @family("modernbert", "modernbert-decoder")
 def modernbert(c: Config) -> Parts:
     """ModernBERT (arXiv 2412.13663): rotary positions, gated MLP, windows in two of three layers."""
-    d, layers, block, decodes = c.d_model, Layers.all(c.n_layers), "model.layers.{layer}", c.family == "modernbert-decoder"
+    d, layers, block, decodes = (
+        c.d_model,
+        Layers.all(c.n_layers),
+        "model.layers.{layer}",
+        c.family == "modernbert-decoder",
+    )
     bias, norm_bias, mlp_bias = c.flag("attention_bias"), c.flag("norm_bias"), c.flag("mlp_bias")
     head_class(c)
     yield from embed("model.embeddings.tok_embeddings", c.vocab, d)
@@ -336,8 +347,7 @@ def modernbert(c: Config) -> Parts:
     yield from linear(f"{block}.mlp.Wo", d, c.d_ff, "mlp.down", layers, mlp_bias)
     yield from norm("model.final_norm", d, bias=norm_bias)
     head = "lm_head" if decodes else "head"
-    for part in linear(f"{head}.dense", d, d, "head", bias=c.flag("classifier_bias")):
-        yield part
+    yield from linear(f"{head}.dense", d, d, "head", bias=c.flag("classifier_bias"))
     yield from norm(f"{head}.norm", d, bias=norm_bias, role="head")
     to = "model.embeddings.tok_embeddings.weight" if c.tied else None
     yield tensor("decoder.weight", (c.vocab, d), "matmul", "head", tied_to=to)
@@ -355,5 +365,3 @@ def modern_mixers(c: Config, layers: Layers, decodes: bool) -> Parts:
         if group.indices:
             full = attention(group, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim, window)
             yield full if decodes else replace(full, kind="none")
-
-

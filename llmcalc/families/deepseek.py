@@ -30,7 +30,7 @@ def latent(c: Config, layers: Layers, window: Dim | None) -> Parts:
 def deepseek_v2(c: Config) -> Parts:
     """DeepSeek-V2 (arXiv 2405.04434): latent attention, shared experts, no correction of the router."""
     bias = c.flag("mlp_bias")
-    moe: FeedForward = lambda layers: routed_with_shared(c, layers, None, bias)  # noqa: E731
+    moe: FeedForward = lambda layers: routed_with_shared(c, layers, None, bias)
     yield from pre_norm(c, lambda layers, window: latent(c, layers, window), dense_first(c, gated(c, bias), moe))
 
 
@@ -174,5 +174,3 @@ def gated_norm(c: Config, p: str, layers: Layers) -> Parts:
     yield from norm(f"{p}.norm", c.d_model, layers)
     yield from linear(f"{p}.W_down", c.gated_norm_rank, c.d_model, "norm.gate", layers)
     yield from linear(f"{p}.W_up", c.d_model, c.gated_norm_rank, "norm.gate", layers)
-
-

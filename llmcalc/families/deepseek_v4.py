@@ -65,7 +65,8 @@ def v4_attention(c: Config, layers: Layers, kinds: list[str]) -> Parts:
     yield tensor(f"{ATTN}.attn_sink", (heads,), "add", "attn.sinks", layers)
     rates = c.get("compress_rates") or {}
     for kind, factor, key, default in ((CSA, 2, "compress_rate_csa", 4), (HCA, 1, "compress_rate_hca", 128)):
-        group = layers.where("n_csa_layers" if kind == CSA else "n_hca_layers", lambda i, k=kind: kinds[i] == k)
+        members = [i for i, k in enumerate(kinds) if k == kind]
+        group = layers.only("n_csa_layers" if kind == CSA else "n_hca_layers", members)
         rate = Dim(c.raw.get(key) or rates.get(kind) or default, "csa_rate" if kind == CSA else "hca_rate")
         if group.indices:
             yield from compressor(f"{ATTN}.compressor", d, factor * d_h, d_h, rate, group)

@@ -116,7 +116,7 @@ def granitemoe_swa(c: Config) -> Parts:
 
 @family("gpt_oss")
 def gpt_oss(c: Config) -> Parts:
-    """gpt-oss (arXiv 2508.10925): sinks, biases everywhere, stacked and transposed experts, windows in every other layer."""
+    """gpt-oss (arXiv 2508.10925): sinks, biases, stacked and transposed experts, windows in every other layer."""
     bias, n, k, d = c.flag("attention_bias"), c.n_experts, c.n_active_experts, c.d_model
 
     def attend(layers: Layers, window: Dim | None) -> Parts:
@@ -154,8 +154,8 @@ def dbrx(c: Config) -> Parts:
     yield from linear(f"{block}.ffn.router.layer", n, d, "router", layers)
     for name, role in (("w1", "mlp.gate"), ("v1", "mlp.up"), ("w2", "mlp.down")):
         # stored [n_experts·d_ff, d]: every expert's rows one below the other
-        yield tensor(f"{block}.ffn.experts.mlp.{name}", (width, d), "matmul", role, layers, experts=n, active=k, rows=True)
+        yield tensor(
+            f"{block}.ffn.experts.mlp.{name}", (width, d), "matmul", role, layers, experts=n, active=k, rows=True
+        )
     yield from norm("transformer.norm_f", d)
     yield from lm_head("lm_head", c.vocab, d, tie(c, "transformer.wte.weight"))
-
-

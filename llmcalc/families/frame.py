@@ -18,7 +18,7 @@ FeedForward = Callable[[Layers], Parts]
 def pre_norm(
     c: Config, attend: Windowed, feed_forward: FeedForward, sliding: frozenset[int] | None = None, bias: bool = False
 ) -> Parts:
-    """Llama's frame: norm, attention, norm, feed-forward, each added to the residual; ``bias`` makes the norms LayerNorm."""
+    """Llama's frame: norm, attention, norm, feed-forward, each pair a residual; ``bias`` makes the norms LayerNorm."""
     layers = Layers.all(c.n_layers)
     yield from embed("model.embed_tokens", c.vocab, c.d_model)
     yield from norm(f"{BLOCK}.input_layernorm", c.d_model, layers, bias)

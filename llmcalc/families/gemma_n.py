@@ -72,7 +72,9 @@ def named_list(name: str, count: int, d: Dim) -> Parts:
 
 def gemma3n_attention(c: Config, layers: Layers) -> Parts:
     """Queries everywhere; keys and values only before the layers that share them."""
-    kinds = c.kinds("layer_types") or ["full_attention" if (i + 1) % 5 == 0 else "sliding_attention" for i in range(c.layers)]
+    kinds = c.kinds("layer_types") or [
+        "full_attention" if (i + 1) % 5 == 0 else "sliding_attention" for i in range(c.layers)
+    ]
     first_shared = c.layers - int(c.size("num_kv_shared_layers", 0, least=0))
     own = layers.where("n_own_kv_layers", lambda i: i < first_shared)
     bias, kv = c.flag("attention_bias"), c.n_kv_heads * c.head_dim
@@ -82,9 +84,8 @@ def gemma3n_attention(c: Config, layers: Layers) -> Parts:
         yield from linear(f"{ATTENTION}.{name}_proj", kv, c.d_model, f"attn.{name}", own, bias)
     yield from norm(f"{ATTENTION}.k_norm", c.head_dim, own, role="attn.k_norm")
     for sliding in (True, False):
-        group = layers.where(
-            "n_sliding_layers" if sliding else "n_full_layers", lambda i, s=sliding: (kinds[i] == "sliding_attention") == s
-        )
+        members = [i for i, kind in enumerate(kinds) if (kind == "sliding_attention") == sliding]
+        group = layers.only("n_sliding_layers" if sliding else "n_full_layers", members)
         yield from shared_mixers(c, group, first_shared, c.n_kv_heads, c.head_dim, c.window if sliding else None)
     yield from linear(f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias)
 
@@ -103,7 +104,7 @@ def shared_mixers(c: Config, group: Layers, first_shared: int, n_kv: Dim, d_h: D
 
 @family("gemma4_text")
 def gemma4_text(c: Config) -> Parts:
-    """Gemma 4's language model: wider heads in full layers, keys that serve as values, shared caches, experts beside an MLP."""
+    """Gemma 4's language model: wider heads in full layers, keys as values, shared caches, experts beside an MLP."""
     layers, d = Layers.all(c.n_layers), c.d_model
     default = ["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(c.layers)]
     kinds = [*(c.kinds("layer_types") or default)[:-1], "full_attention"]
@@ -188,7 +189,12 @@ def clipped(parts: Parts, use: bool) -> Parts:
 
 def gemma4_vision(c: Config, text: Config) -> Parts:
     """Gemma 4's vision tower: rotary and learned positions, sandwich norms."""
-    p, block, h, use = "model.vision_tower", "model.vision_tower.encoder.layers.{layer}", named(c, "hidden_size"), c.flag("use_clipped_linears")
+    p, block, h, use = (
+        "model.vision_tower",
+        "model.vision_tower.encoder.layers.{layer}",
+        named(c, "hidden_size"),
+        c.flag("use_clipped_linears"),
+    )
     layers, d_h = Layers.all(named(c, "n_layers", "num_hidden_layers")), named(c, "head_dim")
     n, n_kv = named(c, "n_heads", "num_attention_heads"), named(c, "n_kv_heads", "num_key_value_heads")
     patch = c.patch_size
@@ -210,7 +216,12 @@ def gemma4_vision(c: Config, text: Config) -> Parts:
 
 def gemma4_audio(c: Config, text: Config) -> Parts:
     """Gemma 4's audio tower: two convolutions and conformer layers."""
-    p, block, h, use = "model.audio_tower", "model.audio_tower.layers.{layer}", named(c, "hidden_size"), c.flag("use_clipped_linears")
+    p, block, h, use = (
+        "model.audio_tower",
+        "model.audio_tower.layers.{layer}",
+        named(c, "hidden_size"),
+        c.flag("use_clipped_linears"),
+    )
     layers, heads = Layers.all(named(c, "n_layers", "num_hidden_layers")), named(c, "n_heads", "num_attention_heads")
     c0, c1 = (Dim(v, f"a_channels{i}") for i, v in enumerate(c.get("subsampling_conv_channels") or (128, 32)))
     out = named(c, "output_proj_dims")

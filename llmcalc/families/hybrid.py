@@ -94,8 +94,8 @@ def jamba(c: Config) -> Parts:
     d, layers, ff = c.d_model, Layers.all(c.n_layers), f"{BLOCK}.feed_forward"
     period, offset = c.attn_layer_period, c.attn_layer_offset
     linear_layers, full = two_kinds(c, lambda i: i % period != offset)
-    has_experts = lambda i: i % c.expert_layer_period == c.expert_layer_offset and c.n_experts > 1  # noqa: E731
-    moe, dense = layers.where("n_moe_layers", has_experts), layers.where("n_dense_layers", lambda i: not has_experts(i))
+    sparse = [i for i in layers.indices if i % c.expert_layer_period == c.expert_layer_offset and c.n_experts > 1]
+    moe, dense = layers.only("n_moe_layers", sparse), layers.where("n_dense_layers", lambda i: i not in sparse)
     scan = Scan(expanded(c, "mamba_expand"), c.d_state, c.d_conv, dt_rank(c, "mamba_dt_rank"))
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
@@ -121,7 +121,7 @@ def zamba_blocks(c: Config, kinds: list[str], shared: Callable[[Layers, int], Pa
         users = hybrid[number::blocks]
         owner = users[:1] if c.tied else users
         name = "n_shared_blocks" if c.tied else "n_hybrid_layers"
-        yield from shared(layers.where(name, lambda i, owner=owner: i in owner), number)
+        yield from shared(layers.only(name, owner), number)
 
 
 def zamba_kinds(c: Config, fallback: list[str]) -> list[str]:
@@ -149,7 +149,9 @@ def zamba(c: Config) -> Parts:
     ]
     kinds = zamba_kinds(c, pattern)
     wide = c.optional("attention_hidden_size") or 2 * d
-    d_h = c.optional("attention_head_dim", "attention_head_dim", "head_dim") or Dim(2 * int(d) // int(c.n_heads), "head_dim")
+    d_h = c.optional("attention_head_dim", "attention_head_dim", "head_dim") or Dim(
+        2 * int(d) // int(c.n_heads), "head_dim"
+    )
     hybrid = layers.where("n_hybrid_layers", lambda i: kinds[i] == "hybrid")
     plain = layers.where("n_linear_layers", lambda i: kinds[i] != "hybrid")
 
@@ -238,7 +240,14 @@ def zamba2(c: Config) -> Parts:
     yield from lm_head("lm_head", c.vocab, d, tie(c))
 
 
-_NEMOTRON = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp", "linear_attention": "mamba", "full_attention": "attention"}
+_NEMOTRON = {
+    "M": "mamba",
+    "*": "attention",
+    "E": "moe",
+    "-": "mlp",
+    "linear_attention": "mamba",
+    "full_attention": "attention",
+}
 
 
 @family("nemotron_h")
@@ -250,7 +259,8 @@ def nemotron_h(c: Config) -> Parts:
         raise ConfigError(f"nemotron_h: the layer kinds {sorted(map(str, unknown))} are not known")
     layers, p, d = Layers.all(len(kinds)), "backbone.layers.{layer}.mixer", c.d_model
     scan_layers, full, dense, moe = (
-        layers.where(f"n_{k}_layers", lambda i, k=k: kinds[i] == k) for k in ("mamba", "attention", "mlp", "moe")
+        layers.only(f"n_{k}_layers", [i for i, kind in enumerate(kinds) if kind == k])
+        for k in ("mamba", "attention", "mlp", "moe")
     )
     heads = c.mamba_num_heads
     scan = Scan(

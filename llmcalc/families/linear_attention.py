@@ -78,7 +78,9 @@ def gated_attention(c: Config, layers: Layers) -> Parts:
 def qwen_hybrid(c: Config, joint: bool, feed_forward: Any) -> Parts:
     """Three delta-net layers to one of gated attention."""
     d, layers, every = c.d_model, Layers.all(c.n_layers), c.get("full_attention_interval") or 4
-    kinds = c.kinds("layer_types") or ["linear_attention" if (i + 1) % every else "full_attention" for i in range(c.layers)]
+    kinds = c.kinds("layer_types") or [
+        "linear_attention" if (i + 1) % every else "full_attention" for i in range(c.layers)
+    ]
     linear_layers, full = two_kinds(c, lambda i: kinds[i] == "linear_attention")
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
@@ -119,7 +121,7 @@ def qwen3_5_moe_text(c: Config) -> Parts:
 
 @family("kimi_linear")
 def kimi_linear(c: Config) -> Parts:
-    """Kimi Linear (arXiv 2510.26692): Kimi delta attention, latent attention without positions in every fourth layer."""
+    """Kimi Linear (arXiv 2510.26692): delta attention, latent attention without positions in every fourth layer."""
     d, layers, own = c.d_model, Layers.all(c.n_layers), c.raw.get("linear_attn_config") or {}
     kinds = c.kinds("layer_types") or kimi_kinds(c, own)
     linear_layers, full = two_kinds(c, lambda i: kinds[i] == "linear_attention")
@@ -180,7 +182,9 @@ def bailing_hybrid(c: Config) -> Parts:
     """Ling 3: Kimi delta attention in five of six layers, latent attention with a gate in the sixth."""
     d, layers, p = c.d_model, Layers.all(c.n_layers), f"{BLOCK}.attention"
     every = c.size("layer_group_size", 6)
-    kinds = c.kinds("layer_types") or ["linear_attention" if (i + 1) % every else "full_attention" for i in range(c.layers)]
+    kinds = c.kinds("layer_types") or [
+        "linear_attention" if (i + 1) % every else "full_attention" for i in range(c.layers)
+    ]
     linear_layers, full = two_kinds(c, lambda i: kinds[i] == "linear_attention")
     heads = c.size("n_linear_heads", int(c.n_heads), "linear_num_heads")
     d_h = c.size("linear_head_dim", None, "linear_head_dim", "head_dim")
@@ -206,7 +210,9 @@ def bailing_hybrid(c: Config) -> Parts:
         yield from linear(f"{p}.g_proj", c.n_heads, d, "attn.gate", full)
     yield from norm(f"{BLOCK}.post_attention_layernorm", d, layers)
     correction = f"{MLP}.gate.expert_bias"
-    yield from split(lambda i: sparse[i] != "sparse", gated(c), lambda ls: routed_with_shared(c, ls, correction))(layers)
+    yield from split(lambda i: sparse[i] != "sparse", gated(c), lambda ls: routed_with_shared(c, ls, correction))(
+        layers
+    )
     yield from norm("model.norm", d)
     yield from lm_head("lm_head", c.vocab, d)
 
@@ -391,5 +397,3 @@ def minimax(c: Config) -> Parts:
     yield from experts(one, c.n_experts, c.n_active_experts)
     yield from norm("model.norm", d)
     yield from lm_head("lm_head", c.vocab, d, tie(c))
-
-

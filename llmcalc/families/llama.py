@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from llmcalc.anatomy import Layers, Parts
-from llmcalc.blocks import by_window, embed, fused_swiglu, gqa, linear, lm_head, mix, mlp, norm, qk_norm, qkv, tensor, tie
+from llmcalc.blocks import (
+    by_window,
+    embed,
+    fused_swiglu,
+    gqa,
+    linear,
+    lm_head,
+    mix,
+    mlp,
+    norm,
+    qk_norm,
+    qkv,
+    tensor,
+    tie,
+)
 from llmcalc.config import Config
 from llmcalc.dims import Dim
 from llmcalc.families import family
@@ -73,7 +87,7 @@ def helium(c: Config) -> Parts:
 @family("hyperclovax")
 def hyperclovax(c: Config) -> Parts:
     """HyperCLOVA X: Granite with further norms after attention and MLP, unless switched off."""
-    layers, post = Layers.all(c.n_layers), c.flag("use_post_norm")
+    post = c.flag("use_post_norm")
     bias = c.flag("attention_bias")
 
     def attend(layers: Layers, window: Dim | None) -> Parts:
@@ -173,4 +187,3 @@ def glm4(c: Config) -> Parts:
         yield from norm(f"{BLOCK}.post_mlp_layernorm", c.d_model, layers)
 
     yield from pre_norm(c, attend, feed_forward)
-

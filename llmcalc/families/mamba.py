@@ -44,13 +44,13 @@ def mamba1(p: str, d: Dim, s: Scan, layers: Layers, conv_bias: bool, bias: bool)
     yield from linear(f"{p}.dt_proj", s.d_inner, s.dt_rank, "ssm.dt", layers, True)
     yield tensor(f"{p}.A_log", (s.d_inner, s.d_state), "state", "ssm.a", layers)
     yield tensor(f"{p}.D", (s.d_inner,), "scale", "ssm.d", layers)
-    yield state_mixer(
-        layers, State("conv", s.d_inner, s.d_conv), State("recurrent", s.d_inner, s.d_state, "float32")
-    )
+    yield state_mixer(layers, State("conv", s.d_inner, s.d_conv), State("recurrent", s.d_inner, s.d_state, "float32"))
     yield from linear(f"{p}.out_proj", d, s.d_inner, "ssm.out", layers, bias)
 
 
-def mamba2(p: str, d: Dim, s: Scan, layers: Layers, conv_bias: bool, in_bias: bool, out_bias: bool, gated: bool = True) -> Parts:
+def mamba2(
+    p: str, d: Dim, s: Scan, layers: Layers, conv_bias: bool, in_bias: bool, out_bias: bool, gated: bool = True
+) -> Parts:
     """Mamba 2 (arXiv 2405.21060): one scalar decay per head, B and C shared by groups."""
     channels = s.d_inner + 2 * s.groups * s.d_state
     yield from linear(f"{p}.in_proj", s.d_inner + channels + s.heads, d, "ssm.in", layers, in_bias)

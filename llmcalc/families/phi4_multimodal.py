@@ -34,8 +34,7 @@ def image_embed(c: Config, p: str, d: Dim) -> Parts:
     h = named(c, "hidden_size")
     yield tensor(f"{p}.global_img_feature_extensor", (1, 1, h), "add", "vision.merge")
     yield tensor(f"{p}.sub_img_feature_extensor", (1, 1, 1, h), "add", "vision.merge")
-    for part in siglip(c, f"{p}.img_processor", head=True):
-        yield part
+    yield from siglip(c, f"{p}.img_processor", head=True)
     yield from linear(f"{p}.img_projection_up", d, h, "projector", bias=True)
     yield from linear(f"{p}.img_projection_down", d, d, "projector", bias=True)
 
@@ -62,7 +61,12 @@ def audio_embed(c: Config, p: str, d: Dim) -> Parts:
     rest = Dim(c.raw.get("nemo_final_size") or size, "nemo_final_size")
     yield from linear(f"{e}.embed.out", h, channels * rest, "audio.in", bias=True)
     buckets = c.bias_max_distance * (1 if c.flag("bias_symmetric") else 2)
-    yield from embed(f"{e}.relative_attention_bias_layer.bias_values", buckets, named(c, "n_heads", "num_attention_heads"), "audio.position")
+    yield from embed(
+        f"{e}.relative_attention_bias_layer.bias_values",
+        buckets,
+        named(c, "n_heads", "num_attention_heads"),
+        "audio.position",
+    )
     yield from conformer(c, f"{e}.encoders.{{layer}}", h, Layers.all(named(c, "n_layers", "num_blocks")))
     for kind in ("speech", "vision_speech"):
         yield from linear(f"{p}.up_proj_for_{kind}", d, h * c.downsample_rate, "projector", bias=True)
@@ -71,7 +75,11 @@ def audio_embed(c: Config, p: str, d: Dim) -> Parts:
 
 def conformer(c: Config, p: str, h: Dim, layers: Layers) -> Parts:
     """One conformer layer: half an MLP, attention, a gated convolution, half an MLP."""
-    d_ff, out, mid = named(c, "intermediate_size"), named(c, "ext_pw_out_channel"), named(c, "depthwise_separable_out_channel")
+    d_ff, out, mid = (
+        named(c, "intermediate_size"),
+        named(c, "ext_pw_out_channel"),
+        named(c, "depthwise_separable_out_channel"),
+    )
     wide = h * c.depthwise_multiplier
     for name in ("feed_forward_in", "feed_forward_out"):
         yield from norm(f"{p}.{name}.layer_norm", h, layers, True, "audio.norm")
@@ -88,5 +96,3 @@ def conformer(c: Config, p: str, h: Dim, layers: Layers) -> Parts:
     yield from convolution(f"{p}.conv.ext_pw_conv_1d", out, h, 1, layers=layers)
     for name in ("layer_norm_att", "layer_norm"):
         yield from norm(f"{p}.{name}", h, layers, True, "audio.norm")
-
-

@@ -27,7 +27,9 @@ from llmcalc.families.frame import ATTENTION, BLOCK, MLP, gated, pre_norm, route
 def refuse(c: Config, key: str, what: str) -> None:
     """An error for a variant under the same model_type whose tensors are not described."""
     if c.raw.get(key):
-        raise ConfigError(f"{c.family}: {what} ({key}) are not described", hint="name the checkpoint file for its exact count")
+        raise ConfigError(
+            f"{c.family}: {what} ({key}) are not described", hint="name the checkpoint file for its exact count"
+        )
 
 
 @family("baichuan")
@@ -85,14 +87,18 @@ def chatglm(c: Config) -> Parts:
     refuse(c, "vision_config", "vision towers")
     refuse(c, "pre_seq_len", "prefix encoders")
     if "ffn_hidden_size" not in c.raw:
-        raise ConfigError("chatglm: the first ChatGLM (inner_hidden_size) is not described", hint="name its checkpoint file")
+        raise ConfigError(
+            "chatglm: the first ChatGLM (inner_hidden_size) is not described", hint="name its checkpoint file"
+        )
     d, layers, p = c.d_model, Layers.all(c.n_layers), "transformer.encoder.layers.{layer}"
     d_h, ln = c.size("head_dim", 128, "kv_channels"), not c.flag("rmsnorm", True)
     n_kv = c.size("n_kv_heads", 1, "multi_query_group_num") if c.flag("multi_query_attention") else c.n_heads
     bias, qkv_bias = c.flag("add_bias_linear"), c.flag("add_bias_linear") or c.flag("add_qkv_bias")
     yield from embed("transformer.embedding.word_embeddings", c.vocab, d)
     yield from norm(f"{p}.input_layernorm", d, layers, ln)
-    yield from linear(f"{p}.self_attention.query_key_value", (c.n_heads + 2 * n_kv) * d_h, d, "attn.qkv", layers, qkv_bias)
+    yield from linear(
+        f"{p}.self_attention.query_key_value", (c.n_heads + 2 * n_kv) * d_h, d, "attn.qkv", layers, qkv_bias
+    )
     yield attention(layers, c.n_heads, n_kv, d_h, d_h)
     yield from linear(f"{p}.self_attention.dense", d, c.n_heads * d_h, "attn.o", layers, bias)
     yield from norm(f"{p}.post_attention_layernorm", d, layers, ln)
@@ -141,7 +147,9 @@ def phi3small(c: Config) -> Parts:
     yield from linear(f"{MLP}.up_proj", 2 * d_ff, d, "mlp.gate_up", layers, True)
     yield from linear(f"{MLP}.down_proj", d, d_ff, "mlp.down", layers, True)
     yield from norm("model.final_layernorm", d, bias=True)
-    yield from lm_head("lm_head", c.vocab, d, "model.embed_tokens.weight" if c.flag("tie_word_embeddings", True) else None)
+    yield from lm_head(
+        "lm_head", c.vocab, d, "model.embed_tokens.weight" if c.flag("tie_word_embeddings", True) else None
+    )
 
 
 @family("openelm")
@@ -180,7 +188,7 @@ def divisible(value: float, unit: int) -> int:
 
 @family("nemotron-nas")
 def nemotron_nas(c: Config) -> Parts:
-    """DeciLM and Llama-Nemotron (arXiv 2505.00949): a search left some layers without attention, or with a narrower MLP."""
+    """DeciLM and Llama-Nemotron (arXiv 2505.00949): a search left layers without attention, or with a narrower MLP."""
     blocks = c.kinds("block_configs")
     if blocks is None:
         raise ConfigError("nemotron-nas: the config has no block_configs, one per layer")
@@ -209,7 +217,12 @@ def deci_check(block: dict[str, Any]) -> None:
     attention_config, ffn = block.get("attention"), block.get("ffn")
     if not isinstance(attention_config, dict) or not isinstance(ffn, dict):
         raise ConfigError("nemotron-nas: a layer's block_configs entry lacks attention or ffn")
-    if attention_config.get("replace_with_linear") or ffn.get("replace_with_linear") or ffn.get("moe") or block.get("parallel_blocks"):
+    if (
+        attention_config.get("replace_with_linear")
+        or ffn.get("replace_with_linear")
+        or ffn.get("moe")
+        or block.get("parallel_blocks")
+    ):
         raise ConfigError("nemotron-nas: layers replaced by one matrix, parallel blocks and experts are not described")
 
 
@@ -227,7 +240,11 @@ def deepseek_v1(c: Config) -> Parts:
     sparse = c.optional("n_experts")
 
     def moe(layers: Layers) -> Parts:
-        whole = c if c.raw.get("n_shared_experts") is not None else Config({**c.raw, "n_shared_experts": 0}, defaults=c.defaults)
+        whole = (
+            c
+            if c.raw.get("n_shared_experts") is not None
+            else Config({**c.raw, "n_shared_experts": 0}, defaults=c.defaults)
+        )
         yield from routed_with_shared(whole, layers, None)
 
     yield from pre_norm(
@@ -257,8 +274,8 @@ def minimax_m3_text(c: Config) -> Parts:
     """MiniMax-M3's language model under its published names; the vision tower of its files is not counted."""
     from llmcalc.families.moe import minimax_m3
 
-    c.notes.append("the published file also holds a vision tower, which this config does not describe and which is not counted")
+    c.notes.append(
+        "the published file also holds a vision tower, which this config does not describe and which is not counted"
+    )
     fused = minimax_m3(c)
     yield from rename(fused, (".self_attn.indexer.", ".self_attn.index_"))
-
-

@@ -89,7 +89,9 @@ def pixtral(c: Config, p: str) -> Parts:
 def qwen_patch(c: Config, p: str, h: Dim, channels: Dim, bias: bool) -> Parts:
     """Qwen's patches: two frames at a time."""
     patch = c.patch_size
-    yield tensor(f"{p}.patch_embed.proj.weight", (h, channels, c.temporal_patch_size, patch, patch), "conv", "vision.patch")
+    yield tensor(
+        f"{p}.patch_embed.proj.weight", (h, channels, c.temporal_patch_size, patch, patch), "conv", "vision.patch"
+    )
     if bias:
         yield tensor(f"{p}.patch_embed.proj.bias", (h,), "add", "vision.patch")
 
@@ -225,7 +227,7 @@ def vision_tower(c: Config, p: str) -> Parts:
     kind = c.family or "clip_vision_model"
     if kind not in towers:
         raise ConfigError(f"the vision tower {kind!r} is not known")
-    yield from towers[kind](c, p)  # type: ignore[operator]
+    yield from towers[kind](c, p)
 
 
 def two_matrices(p: str, d: Dim, inn: Dim, bias: bool, layers: Layers = ONCE) -> Parts:

@@ -36,7 +36,9 @@ class Model:
     def config(self) -> Config:
         """The sizes, with the family's class defaults."""
         if self.raw is None:
-            raise InputError(f"{self.name} has no config, only tensors", hint="name a directory that holds a config.json")
+            raise InputError(
+                f"{self.name} has no config, only tensors", hint="name a directory that holds a config.json"
+            )
         return config_for(self.raw)
 
     @cached_property
@@ -59,7 +61,9 @@ def resolve(
         model = _from_flags(sizes or {})
     elif sizes:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in sizes)
-        raise InputError(f"{flags} describe a model without a name", hint="change one size of a named model with `--set key=value`")
+        raise InputError(
+            f"{flags} describe a model without a name", hint="change one size of a named model with `--set key=value`"
+        )
     else:
         model = _from_name(name)
     if model.raw is not None and (overrides or as_family):
@@ -68,7 +72,9 @@ def resolve(
         raw = config_json.override(model.raw, overrides)
         notes = list(model.notes)
         if as_family:
-            notes.append(f"counted as {as_family} because --as asked for it; its own model_type is {raw.get('model_type')!r}")
+            notes.append(
+                f"counted as {as_family} because --as asked for it; its own model_type is {raw.get('model_type')!r}"
+            )
             raw["model_type"] = as_family
         model = replace(model, raw=raw, notes=(*notes, *(f"set by hand: {o}" for o in overrides)))
     return model
@@ -100,7 +106,9 @@ def _is_path(name: str, path: Path) -> bool:
     if name.endswith((".json", ".safetensors", ".gguf", "/")) or name.startswith((".", "/", "~")):
         return True
     try:
-        return path.exists() and not (presets.find(name) == name and path.is_dir() and not (path / "config.json").exists())
+        return path.exists() and not (
+            presets.find(name) == name and path.is_dir() and not (path / "config.json").exists()
+        )
     except (OSError, ValueError):
         return False
 
@@ -116,7 +124,11 @@ def _from_path(path: Path, name: str) -> Model:
         if path.is_dir():
             return _from_directory(path, name)
         if not path.is_file():
-            close = sorted(p.name for p in path.parent.glob("*") if p.suffix == path.suffix)[:4] if path.parent.is_dir() else []
+            close = (
+                sorted(p.name for p in path.parent.glob("*") if p.suffix == path.suffix)[:4]
+                if path.parent.is_dir()
+                else []
+            )
             raise InputError(f"no file is called {shorten(name)}", hint=f"here: {', '.join(close)}" if close else None)
         return _from_file(path, name)
     except OSError as error:
@@ -171,7 +183,11 @@ def _from_file(path: Path, name: str) -> Model:
     if path.name.endswith(".index.json"):
         header = safetensors.read_index(path)
         return Model(path.name, f"safetensors index {name}", None, header, header.notes)
-    return Model(path.resolve().parent.name if path.name == "config.json" else path.stem, f"config {name}", config_json.read(path))
+    return Model(
+        path.resolve().parent.name if path.name == "config.json" else path.stem,
+        f"config {name}",
+        config_json.read(path),
+    )
 
 
 def _begins(path: Path, magic: bytes) -> bool:
@@ -223,7 +239,9 @@ def _from_flags(sizes: Mapping[str, Any]) -> Model:
     if "heads" not in sizes:
         heads = raw["n_embd" if arch == "gpt2" else "hidden_size"] // 64 or 1
         raw["n_head" if arch == "gpt2" else "num_attention_heads"] = heads
-        notes.append(f"--heads is not given: {heads} of 64, as GPT-2 and Llama choose; parameter counts do not depend on it")
+        notes.append(
+            f"--heads is not given: {heads} of 64, as GPT-2 and Llama choose; parameter counts do not depend on it"
+        )
     blocks_only = "vocab" not in sizes
     if blocks_only:
         raw |= {"vocab_size": 1, keys["ctx"]: sizes.get("ctx", 1)}

@@ -68,6 +68,4 @@ def _check_known(target: Mapping[str, Any], key: str) -> None:
     known = {*target, *SIZES, *class_defaults(str(target.get("model_type", "")))}
     if key not in known:
         close = difflib.get_close_matches(key, sorted(known), 3)
-        raise InputError(
-            f"--set: no size is called {key!r}", hint=f"close: {', '.join(close)}" if close else None
-        )
+        raise InputError(f"--set: no size is called {key!r}", hint=f"close: {', '.join(close)}" if close else None)

@@ -94,7 +94,9 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
         raise HeaderError(f"{cursor.name} has GGUF version {version}: {why}")
     n_tensors, n_pairs = cursor.take("Q", "the tensor count"), cursor.take("Q", "the metadata count")
     if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
-        raise HeaderError(f"{cursor.name} claims {n_tensors} tensors and {n_pairs} metadata entries, more than any model has")
+        raise HeaderError(
+            f"{cursor.name} claims {n_tensors} tensors and {n_pairs} metadata entries, more than any model has"
+        )
     return n_tensors, n_pairs
 
 
@@ -158,7 +160,9 @@ def _check_places(places: Mapping[str, tuple[int, Stored]], data: int, name: str
     end = 0
     for tensor, (offset, stored) in sorted(places.items(), key=lambda item: item[1][0]):
         if offset < end:
-            raise HeaderError(f"{name}: tensor {shorten(tensor)} overlaps the one before it: offset {offset}, which ends at {end}")
+            raise HeaderError(
+                f"{name}: tensor {shorten(tensor)} overlaps the one before it: offset {offset}, which ends at {end}"
+            )
         end = offset + stored.n_bytes
     if end > max(data, 0):
         raise HeaderError(f"{name}: its tensors need {end} bytes, the file holds {max(data, 0)}: truncated?")
@@ -280,7 +284,9 @@ def promised(anatomy: Anatomy) -> dict[str, tuple[tuple[int, ...], Weight]]:
     for weight in anatomy.weights:
         name = tensor_name(weight, sandwich)
         if name is None:
-            raise InputError(f"no rule is known for the GGUF name of {weight.name} ({weight.role}), so this file cannot be checked")
+            raise InputError(
+                f"no rule is known for the GGUF name of {weight.name} ({weight.role}), so this file cannot be checked"
+            )
         shape = tuple(int(s) for s in weight.shape)
         if weight.transposed:
             shape = shape[::-1]

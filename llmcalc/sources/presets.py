@@ -1,4 +1,4 @@
-"""Presets: the sizes of well-known models under config.json's own keys, one file each, found by the names people type."""
+"""Presets: the sizes of well-known models, one file each, found by the names people type."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ data without gaps (huggingface/safetensors, README "Format").
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,7 +58,7 @@ def _length(prefix: bytes, size: int, name: str) -> int:
         raise HeaderError(f"{name}: the header length is {length}, above the format's limit of {HEADER_LIMIT}")
     if length + 8 > size:
         raise HeaderError(
-            f"{name}: the header length is {length}, but the file has {size} bytes: a truncated file, or no whole JSON header"
+            f"{name}: the header length is {length}, but the file has {size} bytes: truncated, or no whole JSON header"
         )
     return length
 
@@ -93,7 +92,9 @@ def _metadata(metadata: Any, name: str) -> dict[str, str]:
         raise HeaderError(f"{name}: __metadata__ is not an object of strings")
     for key, value in metadata.items():
         if not isinstance(value, str):
-            raise HeaderError(f"{name}: __metadata__ holds {shorten(key)} = {shorten(repr(value))}, which is not a string")
+            raise HeaderError(
+                f"{name}: __metadata__ holds {shorten(key)} = {shorten(repr(value))}, which is not a string"
+            )
     return metadata
 
 
@@ -129,10 +130,13 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
     for begin, stop, tensor in sorted(spans):
         if begin < end:
             raise HeaderError(
-                f"{name}: tensor {shorten(tensor)} overlaps {shorten(previous)}: its offset is {begin}, that one ends at {end}"
+                f"{name}: tensor {shorten(tensor)} overlaps {shorten(previous)}: "
+                f"its offset is {begin}, that one ends at {end}"
             )
         if begin > end:
-            raise HeaderError(f"{name}: {begin - end} bytes before tensor {shorten(tensor)} belong to no tensor (offset {begin})")
+            raise HeaderError(
+                f"{name}: {begin - end} bytes before tensor {shorten(tensor)} belong to no tensor (offset {begin})"
+            )
         end, previous = stop, tensor
     if end > data:
         raise HeaderError(f"{name}: its tensors need {end} bytes, the file holds {data}: truncated?")
@@ -162,7 +166,7 @@ def read_index(path: Path) -> Header:
 def _shard(index: Path, name: str) -> Path:
     """The shard's path, which must lie directly in or below the index's own directory."""
     file = index.parent / name
-    outside = os.path.isabs(name) or ".." in Path(name).parts or "\\" in name or "\0" in name
+    outside = Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name or "\0" in name
     if outside or not name.strip("."):
         raise HeaderError(f"{index.name} names the shard {shorten(name)}, which lies outside the model directory")
     return file

@@ -13,13 +13,79 @@ from llmcalc.sources import presets, resolve
 from tests.formulas import evaluate
 
 ROLES = {
-    *("embed.token", "embed.position", "embed.type", "embed.layer", "embed.join", "norm", "norm.gate", "head", "head.join"),
-    *("attn.q", "attn.k", "attn.v", "attn.o", "attn.qkv", "attn.kv", "attn.q_norm", "attn.k_norm", "attn.sinks", "attn.gate"),
+    *(
+        "embed.token",
+        "embed.position",
+        "embed.type",
+        "embed.layer",
+        "embed.join",
+        "norm",
+        "norm.gate",
+        "head",
+        "head.join",
+    ),
+    *(
+        "attn.q",
+        "attn.k",
+        "attn.v",
+        "attn.o",
+        "attn.qkv",
+        "attn.kv",
+        "attn.q_norm",
+        "attn.k_norm",
+        "attn.sinks",
+        "attn.gate",
+    ),
     *("attn.q_a", "attn.q_b", "attn.q_a_norm", "attn.kv_a", "attn.kv_a_norm", "attn.kv_b", "attn.o_a", "attn.compress"),
-    *("attn.index_q", "attn.index_k", "attn.index_norm", "attn.index_weights", "attn.pos", "attn.join", "attn.bias", "attn.r"),
-    *("cross.q", "cross.k", "cross.v", "cross.o", "cross.kv", "cross.gate", "mlp.gate", "mlp.up", "mlp.down", "mlp.gate_up"),
-    *("mlp.act", "mlp.scale", "mlp.latent_in", "mlp.latent_out", "router", "ssm.in", "ssm.conv", "ssm.x", "ssm.dt", "ssm.a", "ssm.d"),
-    *("ssm.norm", "ssm.out", "residual", "adapter", "altup", "laurel", "ple.gate", "ple.up", "ple.in", "projector", "conv", "mix"),
+    *(
+        "attn.index_q",
+        "attn.index_k",
+        "attn.index_norm",
+        "attn.index_weights",
+        "attn.pos",
+        "attn.join",
+        "attn.bias",
+        "attn.r",
+    ),
+    *(
+        "cross.q",
+        "cross.k",
+        "cross.v",
+        "cross.o",
+        "cross.kv",
+        "cross.gate",
+        "mlp.gate",
+        "mlp.up",
+        "mlp.down",
+        "mlp.gate_up",
+    ),
+    *(
+        "mlp.act",
+        "mlp.scale",
+        "mlp.latent_in",
+        "mlp.latent_out",
+        "router",
+        "ssm.in",
+        "ssm.conv",
+        "ssm.x",
+        "ssm.dt",
+        "ssm.a",
+        "ssm.d",
+    ),
+    *(
+        "ssm.norm",
+        "ssm.out",
+        "residual",
+        "adapter",
+        "altup",
+        "laurel",
+        "ple.gate",
+        "ple.up",
+        "ple.in",
+        "projector",
+        "conv",
+        "mix",
+    ),
     *("pooler", "prompt", "position", "clip", "state"),
 }
 
@@ -64,4 +130,6 @@ def test_the_index_of_modules_is_what_the_families_register() -> None:
     from llmcalc.families.index import MODULES
 
     registered = {name: function.__module__.rsplit(".", 1)[-1] for name, function in families().items()}
-    assert registered == {name: module for module, names in MODULES.items() for name in names}, "run scripts/family_index.py"
+    assert registered == {name: module for module, names in MODULES.items() for name in names}, (
+        "run scripts/family_index.py"
+    )

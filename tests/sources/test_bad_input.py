@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,54 @@ Cli = Callable[..., Ran]
 REPORTED = [
     # huggingface/safetensors 0.4.3 wrote two JSON values when there were no tensors
     ("two_values.safetensors", "KAAAAAAAAAB7fSwiX19tZXRhZGF0YV9fIjp7ImtleSI6InZhbHVlIn19ICAgIA==", ["header", "JSON"]),
-    ("int_metadata.safetensors", "UAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJzdGVwIjowfSwidyI6eyJkdHlwZSI6IkYzMiIsInNoYXBlIjpbMV0sImRhdGFfb2Zmc2V0cyI6WzAsNF19fQAAAAA=", ["__metadata__", "step"]),
-    ("reserved.safetensors", "QQAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJkdHlwZSI6IkkzMiIsInNoYXBlIjpbMl0sImRhdGFfb2Zmc2V0cyI6WzAsOF19fQAAAAAAAAAA", ["__metadata__"]),
+    (
+        "int_metadata.safetensors",
+        "UAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJzdGVwIjowfSwidyI6eyJkdHlwZSI6IkYzMiIsInNoYXBlIjpbMV0sImRhdGFfb2Zmc2V0cyI6WzAsNF19fQAAAAA=",
+        ["__metadata__", "step"],
+    ),
+    (
+        "reserved.safetensors",
+        "QQAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJkdHlwZSI6IkkzMiIsInNoYXBlIjpbMl0sImRhdGFfb2Zmc2V0cyI6WzAsOF19fQAAAAAAAAAA",
+        ["__metadata__"],
+    ),
     ("huge_length.safetensors", "AAAAAAAAAIB7fQ==", ["header length"]),
-    ("overlap.safetensors", "bAAAAAAAAAB7ImEiOnsiZHR5cGUiOiJGMzIiLCJzaGFwZSI6WzJdLCJkYXRhX29mZnNldHMiOlswLDhdfSwiYiI6eyJkdHlwZSI6IkYzMiIsInNoYXBlIjpbMl0sImRhdGFfb2Zmc2V0cyI6WzQsMTJdfX0AAAAAAAAAAAAAAAA=", ["b", "overlap"]),
-    ("offsets.safetensors", "NgAAAAAAAAB7InciOnsiZHR5cGUiOiJGMzIiLCJzaGFwZSI6WzRdLCJkYXRhX29mZnNldHMiOlswLDhdfX0AAAAAAAAAAA==", ["w", "16", "8"]),
-    ("dtype.safetensors", "NgAAAAAAAAB7InciOnsiZHR5cGUiOiJGMTIiLCJzaGFwZSI6WzJdLCJkYXRhX29mZnNldHMiOlswLDNdfX0AAAA=", ["F12", "w"]),
-    ("lfs.safetensors", base64.b64encode(b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 4976698672\n").decode(), ["Git LFS pointer"]),
-    ("alignment.gguf", "R0dVRgMAAAABAAAAAAAAAAIAAAAAAAAAFAAAAAAAAABnZW5lcmFsLmFyY2hpdGVjdHVyZQgAAAAFAAAAAAAAAGxsYW1hEQAAAAAAAABnZW5lcmFsLmFsaWdubWVudAQAAAAAAABAAQAAAAAAAAB3AgAAAAQAAAAAAAAAAgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==", ["general.alignment", "1073741824"]),
-    ("alignment0.gguf", "R0dVRgMAAAABAAAAAAAAAAIAAAAAAAAAFAAAAAAAAABnZW5lcmFsLmFyY2hpdGVjdHVyZQgAAAAFAAAAAAAAAGxsYW1hEQAAAAAAAABnZW5lcmFsLmFsaWdubWVudAQAAAAAAAAAAQAAAAAAAAB3AgAAAAQAAAAAAAAAAgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==", ["general.alignment"]),
-    ("type256.gguf", "R0dVRgMAAAAAAAAAAAAAAAEAAAAAAAAADAAAAAAAAABnZW5lcmFsLm5hbWUAAQAAAAAAAAAAAAAAAAAAAAAAAA==", ["256", "general.name"]),
+    (
+        "overlap.safetensors",
+        "bAAAAAAAAAB7ImEiOnsiZHR5cGUiOiJGMzIiLCJzaGFwZSI6WzJdLCJkYXRhX29mZnNldHMiOlswLDhdfSwiYiI6eyJkdHlwZSI6IkYzMiIsInNoYXBlIjpbMl0sImRhdGFfb2Zmc2V0cyI6WzQsMTJdfX0AAAAAAAAAAAAAAAA=",
+        ["b", "overlap"],
+    ),
+    (
+        "offsets.safetensors",
+        "NgAAAAAAAAB7InciOnsiZHR5cGUiOiJGMzIiLCJzaGFwZSI6WzRdLCJkYXRhX29mZnNldHMiOlswLDhdfX0AAAAAAAAAAA==",
+        ["w", "16", "8"],
+    ),
+    (
+        "dtype.safetensors",
+        "NgAAAAAAAAB7InciOnsiZHR5cGUiOiJGMTIiLCJzaGFwZSI6WzJdLCJkYXRhX29mZnNldHMiOlswLDNdfX0AAAA=",
+        ["F12", "w"],
+    ),
+    (
+        "lfs.safetensors",
+        base64.b64encode(
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 4976698672\n"
+        ).decode(),
+        ["Git LFS pointer"],
+    ),
+    (
+        "alignment.gguf",
+        "R0dVRgMAAAABAAAAAAAAAAIAAAAAAAAAFAAAAAAAAABnZW5lcmFsLmFyY2hpdGVjdHVyZQgAAAAFAAAAAAAAAGxsYW1hEQAAAAAAAABnZW5lcmFsLmFsaWdubWVudAQAAAAAAABAAQAAAAAAAAB3AgAAAAQAAAAAAAAAAgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==",
+        ["general.alignment", "1073741824"],
+    ),
+    (
+        "alignment0.gguf",
+        "R0dVRgMAAAABAAAAAAAAAAIAAAAAAAAAFAAAAAAAAABnZW5lcmFsLmFyY2hpdGVjdHVyZQgAAAAFAAAAAAAAAGxsYW1hEQAAAAAAAABnZW5lcmFsLmFsaWdubWVudAQAAAAAAAAAAQAAAAAAAAB3AgAAAAQAAAAAAAAAAgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==",
+        ["general.alignment"],
+    ),
+    (
+        "type256.gguf",
+        "R0dVRgMAAAAAAAAAAAAAAAEAAAAAAAAADAAAAAAAAABnZW5lcmFsLm5hbWUAAQAAAAAAAAAAAAAAAAAAAAAAAA==",
+        ["256", "general.name"],
+    ),
 ]
 
 
@@ -70,7 +109,9 @@ BROKEN = {
     "gap": header({**one(), **one("v", offsets=(12, 20))}, 20),
     "truncated_data": header(one(), 4),
     "trailing_data": header(one(), 12),
-    "duplicate_names": header('{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', 4),
+    "duplicate_names": header(
+        '{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', 4
+    ),
     "missing_key": header({"w": {"dtype": "F32", "shape": [2]}}, 8),
     "deeply_nested": header("[" * 50_000 + "]" * 50_000),
     "html": b"<!DOCTYPE html><html>Not found</html>" + b" " * 64,
@@ -87,7 +128,15 @@ def test_a_broken_safetensors_file(cli: Cli, tmp_path: Path, kind: str) -> None:
     assert ran.code == 2 and ran.out == "" and ran.err.startswith("error: ") and "Traceback" not in ran.err
 
 
-def gguf_file(*, magic: bytes = b"GGUF", version: int = 3, tensors: int = 0, pairs: bytes = b"", n_pairs: int = 0, rest: bytes = b"") -> bytes:
+def gguf_file(
+    *,
+    magic: bytes = b"GGUF",
+    version: int = 3,
+    tensors: int = 0,
+    pairs: bytes = b"",
+    n_pairs: int = 0,
+    rest: bytes = b"",
+) -> bytes:
     return magic + struct.pack("<IQQ", version, tensors, n_pairs) + pairs + rest
 
 
@@ -134,7 +183,11 @@ def test_q6_k_names_the_tensor_and_the_block(cli: Cli, tmp_path: Path) -> None:
 def test_empty_metadata_is_fine(cli: Cli, tmp_path: Path) -> None:
     # 31 shards of a real model have it; readers raised KeyError data_offsets
     path = tmp_path / "f.safetensors"
-    path.write_bytes(base64.b64decode("TAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6e30sInciOnsiZHR5cGUiOiJCRjE2Iiwic2hhcGUiOlsyLDNdLCJkYXRhX29mZnNldHMiOlswLDEyXX19AAAAAAAAAAAAAAAA"))
+    path.write_bytes(
+        base64.b64decode(
+            "TAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6e30sInciOnsiZHR5cGUiOiJCRjE2Iiwic2hhcGUiOlsyLDNdLCJkYXRhX29mZnNldHMiOlswLDEyXX19AAAAAAAAAAAAAAAA"
+        )
+    )
     facts = json.loads(cli("params", path, "--json").out)["facts"]
     assert (facts["total_params"], facts["weight_bytes"]["stored"]) == (6, 12)
 
@@ -142,7 +195,11 @@ def test_empty_metadata_is_fine(cli: Cli, tmp_path: Path) -> None:
 def test_gguf_shapes_are_rows_first_and_say_so(cli: Cli, tmp_path: Path) -> None:
     # ggml-org/llama.cpp#6040: GGUF writes the fastest dimension first, [768, 50257] is a matrix of 50257 rows
     path = tmp_path / "f.gguf"
-    path.write_bytes(base64.b64decode("R0dVRgMAAAABAAAAAAAAAAIAAAAAAAAAFAAAAAAAAABnZW5lcmFsLmFyY2hpdGVjdHVyZQgAAAAFAAAAAAAAAGxsYW1hEQAAAAAAAABsbGFtYS5ibG9ja19jb3VudAQAAAABAAAAAQAAAAAAAAB3AgAAAAQAAAAAAAAAAgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"))
+    path.write_bytes(
+        base64.b64decode(
+            "R0dVRgMAAAABAAAAAAAAAAIAAAAAAAAAFAAAAAAAAABnZW5lcmFsLmFyY2hpdGVjdHVyZQgAAAAFAAAAAAAAAGxsYW1hEQAAAAAAAABsbGFtYS5ibG9ja19jb3VudAQAAAABAAAAAQAAAAAAAAB3AgAAAAQAAAAAAAAAAgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+        )
+    )
     data = json.loads(cli("params", path, "--tensors", "--json").out)
     assert data["facts"]["total_params"] == 8 and data["rows"][0]["shape"] == [2, 4]
     assert any("rows first" in note for note in data["notes"])
@@ -154,7 +211,15 @@ SIZES: list[Any] = [-1, 0, 1.5, "768", True, 10**30, [768], {}, float("nan")]
 @pytest.mark.parametrize("value", SIZES, ids=str)
 @pytest.mark.parametrize("key", ["n_embd", "n_layer", "n_head", "vocab_size", "n_positions"])
 def test_sizes_that_cannot_be(cli: Cli, tmp_path: Path, key: str, value: Any) -> None:
-    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 2, "n_head": 12, "vocab_size": 100, "n_positions": 64, key: value}
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 768,
+        "n_layer": 2,
+        "n_head": 12,
+        "vocab_size": 100,
+        "n_positions": 64,
+        key: value,
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     ran = cli("params", path)
@@ -167,8 +232,14 @@ CONFIGS = {
     "a_number": ("7", "not an object"),
     "no_family": ("{}", "no model_type"),
     "unknown_family": ('{"model_type": "llamma"}', "llamma"),
-    "missing_size": ('{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}', "d_ff"),
-    "heads": ('{"model_type": "gpt2", "n_embd": 10, "n_layer": 1, "n_head": 3, "vocab_size": 9, "n_positions": 4}', "do not divide"),
+    "missing_size": (
+        '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}',
+        "d_ff",
+    ),
+    "heads": (
+        '{"model_type": "gpt2", "n_embd": 10, "n_layer": 1, "n_head": 3, "vocab_size": 9, "n_positions": 4}',
+        "do not divide",
+    ),
     "kv_heads": (
         '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 3, "vocab_size": 9, "intermediate_size": 8}',
         "do not divide",
@@ -178,7 +249,10 @@ CONFIGS = {
         "layer_types",
     ),
     "deep": ('{"a":' * 5000 + "1" + "}" * 5000, "error"),
-    "flag": ('{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 9, "intermediate_size": 8, "attention_bias": "yes"}', "attention_bias"),
+    "flag": (
+        '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 9, "intermediate_size": 8, "attention_bias": "yes"}',
+        "attention_bias",
+    ),
 }
 
 
@@ -193,7 +267,13 @@ def test_a_config_that_says_too_little_or_nonsense(cli: Cli, tmp_path: Path, kin
 
 def test_an_unknown_family_shows_two_ways_on(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 9, "intermediate_size": 8}
+    sizes = {
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "vocab_size": 9,
+        "intermediate_size": 8,
+    }
     path.write_text(json.dumps({"model_type": "llamma", "auto_map": {"AutoModel": "x.Y"}, **sizes}))
     ran = cli("params", path)
     assert ran.code == 2 and "llama" in ran.err and "--as" in ran.err and "never runs" in ran.err
@@ -220,21 +300,22 @@ def test_any_bytes_give_a_header_or_an_error(tmp_path: Path, content: bytes, sta
     path = tmp_path / "any"
     path.write_bytes(start + content)
     for read in (safetensors.read, gguf.read):
-        try:
+        with suppress(LlmcalcError):
             read(path)
-        except LlmcalcError:
-            pass
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 400), st.integers(0, 255))
 def test_one_changed_byte_of_a_real_gguf_never_crashes(place: int, byte: int) -> None:
     whole = bytearray(
-        gguf_file(tensors=1, n_pairs=1, pairs=text("general.architecture") + struct.pack("<I", 8) + text("llama"), rest=text("w") + struct.pack("<IQQIQ", 2, 32, 4, 2, 0))
+        gguf_file(
+            tensors=1,
+            n_pairs=1,
+            pairs=text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+            rest=text("w") + struct.pack("<IQQIQ", 2, 32, 4, 2, 0),
+        )
     )
     whole += b"\0" * (-len(whole) % 32 + 72)
     whole[place % len(whole)] = byte
-    try:
+    with suppress(LlmcalcError):
         gguf.parse(bytes(whole), "f.gguf")
-    except LlmcalcError:
-        pass

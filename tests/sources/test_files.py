@@ -78,7 +78,9 @@ def shard(path: Path, content: dict[str, np.ndarray[Any, Any]], metadata: dict[s
 def test_a_directory_counts_from_its_config_and_stores_what_its_file_holds(cli: Cli, model: Path) -> None:
     facts = json.loads(cli("params", model, "--json").out)["facts"]
     assert facts["total_params"] == sum(t.size for t in tensors(LLAMA).values()) == facts["stored_elements"]
-    assert facts["stored_bytes"] == 4 * facts["total_params"] and facts["elements_by_dtype"] == {"float32": facts["total_params"]}
+    assert facts["stored_bytes"] == 4 * facts["total_params"] and facts["elements_by_dtype"] == {
+        "float32": facts["total_params"]
+    }
 
 
 def test_a_file_alone_counts_by_tensor(cli: Cli, model: Path) -> None:
@@ -139,8 +141,18 @@ def test_check_finds_any_single_planted_change(cli: Cli, model: Path) -> None:
 def test_known_buffers_and_masks_are_no_differences(cli: Cli, tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 10, "n_positions": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (10, 8), "wpe.weight": (4, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
-    for part, shape in {"attn.c_attn": (8, 24), "attn.c_proj": (8, 8), "mlp.c_fc": (8, 32), "mlp.c_proj": (32, 8)}.items():
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (10, 8),
+        "wpe.weight": (4, 8),
+        "ln_f.weight": (8,),
+        "ln_f.bias": (8,),
+    }
+    for part, shape in {
+        "attn.c_attn": (8, 24),
+        "attn.c_proj": (8, 8),
+        "mlp.c_fc": (8, 32),
+        "mlp.c_proj": (32, 8),
+    }.items():
         shapes |= {f"h.0.{part}.weight": shape, f"h.0.{part}.bias": shape[1:]}
     for part in ("ln_1", "ln_2"):
         shapes |= {f"h.0.{part}.weight": (8,), f"h.0.{part}.bias": (8,)}
@@ -167,7 +179,9 @@ def test_an_index_that_names_a_tensor_its_shard_lacks(cli: Cli, model: Path) -> 
     shard(model, content)
     index = json.loads((model / "model.safetensors.index.json").read_text())
     file = index["weight_map"]["model.norm.weight"]
-    save_file({n: t for n, t in content.items() if index["weight_map"][n] == file and n != "model.norm.weight"}, model / file)
+    save_file(
+        {n: t for n, t in content.items() if index["weight_map"][n] == file and n != "model.norm.weight"}, model / file
+    )
     ran = cli("check", model)
     assert ran.code == 1 and "model.norm.weight" in ran.out and file in ran.out
 
@@ -193,7 +207,9 @@ def test_a_missing_shard_is_named(cli: Cli, model: Path) -> None:
 def test_an_index_of_250_000_names_is_read_whole(cli: Cli, tmp_path: Path) -> None:
     names = [f"model.layers.{i:06}.{'x' * 60}.weight" for i in range(250_000)]
     save_file({"w": np.zeros(1, np.float32)}, tmp_path / "one.safetensors")
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, "one.safetensors")}))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(names, "one.safetensors")})
+    )
     ran = cli("params", tmp_path / "model.safetensors.index.json", "--json")
     assert ran.code == 0 and json.loads(ran.out)["facts"]["total_params"] == 1
 
@@ -235,14 +251,28 @@ def test_a_file_that_may_not_be_read(cli: Cli, model: Path) -> None:
     assert cli("params", model / "config.json").code == 2
 
 
-PACKED = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 32}
+PACKED = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 32,
+}
 
 
 def packed(path: Path, method: str) -> None:
     """A Llama with its seven matrices packed in 4 bits, by the layouts of AutoGPTQ, llm-awq and bitsandbytes."""
     config = {**LLAMA, **PACKED, "torch_dtype": "float16"}
-    settings = {"gptq": {"bits": 4, "group_size": 32}, "awq": {"bits": 4, "group_size": 32}, "bitsandbytes": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}}
-    (path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": method, **settings[method]}}))
+    settings = {
+        "gptq": {"bits": 4, "group_size": 32},
+        "awq": {"bits": 4, "group_size": 32},
+        "bitsandbytes": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    }
+    (path / "config.json").write_text(
+        json.dumps({**config, "quantization_config": {"quant_method": method, **settings[method]}})
+    )
     content: dict[str, np.ndarray[Any, Any]] = {}
     for name, value in tensors(config).items():
         if "_proj" not in name:
