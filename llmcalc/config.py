@@ -50,7 +50,7 @@ SIZES: dict[str, tuple[str, ...]] = {
         "top_k_experts",
         "expert_used_count",
     ),
-    "n_shared_experts": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "expert_shared_count"),
+    "n_shared_experts": ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts", "expert_shared_count"),
     "d_ff_expert": ("moe_intermediate_size", "expert_feed_forward_length"),
     "n_dense_layers": ("first_k_dense_replace", "leading_dense_block_count"),
     "q_lora_rank": ("q_lora_rank", "attention.q_lora_rank"),

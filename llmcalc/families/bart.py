@@ -55,7 +55,7 @@ def cross(layers: Layers, n_heads: Dim, d_h: Dim, source: Dim | None = None) -> 
 
 def encoder_stack(p: str, c: Config, d: Dim, k_bias: bool = True) -> Parts:
     """BART's encoder layers."""
-    layers, block = Layers.all(c.encoder_layers, "n_encoder_layers"), f"{p}.layers.{{layer}}"
+    layers, block = Layers.all(c.size("encoder_layers", None, "num_hidden_layers", "encoder_layers"), "n_encoder_layers"), f"{p}.layers.{{layer}}"
     yield from self_attention(f"{block}.self_attn", d, layers, k_bias)
     yield from norm(f"{block}.self_attn_layer_norm", d, layers, bias=True)
     yield from feed_forward(block, d, c.encoder_ffn_dim, layers)

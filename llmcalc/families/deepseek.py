@@ -48,7 +48,7 @@ def sparse_layers(c: Config, fallback: list[str]) -> list[str]:
 
 def first_dense(c: Config) -> list[str]:
     """Leading dense layers, then experts every ``moe_layer_freq`` layers."""
-    first, freq = c.size("n_dense_layers", 0, least=0), c.size("moe_layer_freq", 1)
+    first, freq = c.size("n_dense_layers", 1, least=0), c.size("moe_layer_freq", 1)
     return ["sparse" if i >= first and i % freq == 0 else "dense" for i in range(c.layers)]
 
 

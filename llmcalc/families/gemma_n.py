@@ -8,6 +8,7 @@ from llmcalc.anatomy import Layers, Parts, Weight, rename
 from llmcalc.blocks import attention, embed, linear, lm_head, norm, stacked, swiglu, tensor, tie
 from llmcalc.config import Config
 from llmcalc.dims import Dim
+from llmcalc.errors import ConfigError
 from llmcalc.families import family, inner
 from llmcalc.families.frame import ATTENTION, BLOCK, MLP
 from llmcalc.families.multimodal import text_of
@@ -70,12 +71,20 @@ def named_list(name: str, count: int, d: Dim) -> Parts:
         yield from linear(f"{name}.{i}", d, d, "altup")
 
 
+def first_shared_layer(c: Config) -> int:
+    """The first layer that reads another one's cache."""
+    shared = int(c.size("num_kv_shared_layers", 0, least=0))
+    if shared >= c.layers:
+        raise ConfigError(f"{c.family}: {shared} of {c.layers} layers share a cache, so none is left to have one")
+    return c.layers - shared
+
+
 def gemma3n_attention(c: Config, layers: Layers) -> Parts:
     """Queries everywhere; keys and values only before the layers that share them."""
     kinds = c.kinds("layer_types") or [
         "full_attention" if (i + 1) % 5 == 0 else "sliding_attention" for i in range(c.layers)
     ]
-    first_shared = c.layers - int(c.size("num_kv_shared_layers", 0, least=0))
+    first_shared = first_shared_layer(c)
     own = layers.where("n_own_kv_layers", lambda i: i < first_shared)
     bias, kv = c.flag("attention_bias"), c.n_kv_heads * c.head_dim
     yield from linear(f"{ATTENTION}.q_proj", c.n_heads * c.head_dim, c.d_model, "attn.q", layers, bias)
