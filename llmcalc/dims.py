@@ -45,6 +45,7 @@ SYMBOLS = {
 }
 """Short symbols of papers for our names; a size without one prints under its own name."""
 
+_LAST = ("element_bytes", "key_bytes", "value_bytes")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Node: TypeAlias = tuple[Any, ...]
@@ -232,10 +233,11 @@ def _write(terms: tuple[Term, ...], name: Callable[[str, int], str]) -> str:
 
 
 def _write_term(coefficient: int, factors: tuple[tuple[Atom, int], ...], name: Callable[[str, int], str]) -> str:
+    factors = tuple(sorted(factors, key=lambda factor: factor[0][1] in _LAST if factor[0][0] == "sym" else False))
     written = [_write_atom(a, name) + (str(p).translate(_SUPERSCRIPT) if p > 1 else "") for a, p in factors]
     if coefficient == 1 and written:
         return "·".join(written)
-    if len(written) == 1 and factors[0][0][0] == "sym" and not written[0][0].isdigit():
+    if len(written) == 1 and len(_write_atom(factors[0][0], name)) == 1 and written[0][0].isalpha():
         return f"{coefficient}{written[0]}"
     return "·".join([str(coefficient), *written])
 

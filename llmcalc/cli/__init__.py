@@ -37,7 +37,7 @@ def options(
     """Options before the command."""
 
 
-COMMANDS = {"params": "params", "check": "check", "list": "list_known"}
+COMMANDS = {"params": "params", "kvcache": "kvcache", "check": "check", "list": "list_known"}
 """Command to the function in the module of its name."""
 
 

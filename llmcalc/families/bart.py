@@ -55,7 +55,10 @@ def cross(layers: Layers, n_heads: Dim, d_h: Dim, source: Dim | None = None) -> 
 
 def encoder_stack(p: str, c: Config, d: Dim, k_bias: bool = True) -> Parts:
     """BART's encoder layers."""
-    layers, block = Layers.all(c.size("encoder_layers", None, "num_hidden_layers", "encoder_layers"), "n_encoder_layers"), f"{p}.layers.{{layer}}"
+    layers, block = (
+        Layers.all(c.size("encoder_layers", None, "num_hidden_layers", "encoder_layers"), "n_encoder_layers"),
+        f"{p}.layers.{{layer}}",
+    )
     yield from self_attention(f"{block}.self_attn", d, layers, k_bias)
     yield from norm(f"{block}.self_attn_layer_norm", d, layers, bias=True)
     yield from feed_forward(block, d, c.encoder_ffn_dim, layers)
@@ -166,7 +169,7 @@ def trocr(c: Config) -> Parts:
     yield from norm(f"{block}.self_attn_layer_norm", d, layers, bias=True)
     for name, inn in (("k", source), ("v", source), ("q", d), ("out", d)):
         yield from linear(f"{block}.encoder_attn.{name}_proj", d, inn, f"cross.{name[0]}", layers, True)
-    yield cross(layers, heads, d_h)
+    yield cross(layers, heads, d_h, Dim(0))  # of an encoder that is another model
     yield from norm(f"{block}.encoder_attn_layer_norm", d, layers, bias=True)
     yield from feed_forward(block, d, c.decoder_ffn_dim, layers)
     to = f"{p}.embed_tokens.weight" if c.tied else None

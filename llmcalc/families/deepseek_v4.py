@@ -66,6 +66,7 @@ def v4_attention(c: Config, layers: Layers, kinds: list[str]) -> Parts:
     rates = c.get("compress_rates") or {}
     for kind, factor, key, default in ((CSA, 2, "compress_rate_csa", 4), (HCA, 1, "compress_rate_hca", 128)):
         members = [i for i, k in enumerate(kinds) if k == kind]
+        members = [i for i, k in enumerate(kinds) if k == kind]
         group = layers.only("n_csa_layers" if kind == CSA else "n_hca_layers", members)
         rate = Dim(c.raw.get(key) or rates.get(kind) or default, "csa_rate" if kind == CSA else "hca_rate")
         if group.indices:

@@ -41,6 +41,18 @@ class Model:
             )
         return config_for(self.raw)
 
+    @property
+    def longest_context(self) -> int | None:
+        """The longest context that the model was made for, in its own config or in the language model's inside."""
+        if self.raw is None or self.blocks_only:
+            return None
+        inside = self.raw.get("text_config")
+        for c in (self.config, *([Config(inside)] if isinstance(inside, Mapping) else [])):
+            found = c.optional("max_context")
+            if found is not None:
+                return int(found)
+        return None
+
     @cached_property
     def anatomy(self) -> Anatomy:
         """The list of parts."""

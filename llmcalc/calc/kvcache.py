@@ -1,0 +1,107 @@
+"""The cache of a model under one engine, and the other way round: what fits into some memory."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.calc.cache.llamacpp import llama_cpp, ollama
+from llmcalc.calc.cache.load import Cache, Load
+from llmcalc.calc.cache.plain import formula, transformers, transformers_4
+from llmcalc.calc.cache.pools import sglang, tensorrt_llm
+from llmcalc.calc.cache.vllm import OLDER, vllm
+from llmcalc.dims import Dim, total
+from llmcalc.errors import InputError
+
+Engine = Callable[[Anatomy, Load], Cache]
+
+ENGINES: Mapping[str, Engine] = {
+    "formula": formula,
+    "transformers": transformers,
+    "vllm": vllm,
+    "llama.cpp": llama_cpp,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "ollama": ollama,
+}
+"""Every engine under its newest known rules."""
+
+_OLDER: Mapping[str, tuple[tuple[int, int], Engine]] = {
+    "transformers": ((5, 20), transformers_4),
+    "vllm": ((0, 16), lambda anatomy, load: vllm(anatomy, load, OLDER)),
+}
+"""Engines with another set of rules below a version."""
+
+_KNOWN_FROM = {"vllm": (0, 9)}
+LARGEST_CONTEXT = 2**40
+
+
+def engine_for(name: str) -> tuple[Engine, str | None]:
+    """The function for ``vllm`` or ``vllm@0.10``, and a note where that version's rules are not known for sure."""
+    base, _, version = name.lower().partition("@")
+    base = {
+        "llamacpp": "llama.cpp",
+        "llama-cpp": "llama.cpp",
+        "trtllm": "tensorrt-llm",
+        "tensorrt": "tensorrt-llm",
+    }.get(base, base)
+    if base not in ENGINES:
+        close = difflib.get_close_matches(base, list(ENGINES), 2)
+        raise InputError(
+            f"no engine is called {base!r}",
+            hint=f"{'close: ' + ', '.join(close) + '; ' if close else ''}known: {', '.join(ENGINES)}",
+        )
+    if not version:
+        return ENGINES[base], None
+    number = _version(version, name)
+    if base in _KNOWN_FROM and number < _KNOWN_FROM[base]:
+        raise InputError(f"the rules of {base} before {'.'.join(map(str, _KNOWN_FROM[base]))} are not known")
+    if base in _OLDER:
+        below, engine = _OLDER[base]
+        return (engine, None) if number < below else (ENGINES[base], None)
+    return ENGINES[base], f"nobody has looked at the rules of {base} {version}: the newest known ones are used"
+
+
+def _version(text: str, name: str) -> tuple[int, int]:
+    parts = text.removeprefix("v").split(".")
+    if not all(p.isdigit() for p in parts[:2]) or not parts[0]:
+        raise InputError(f"--engine {name!r}: {text!r} is not a version such as 0.10")
+    return int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+
+
+def mha_bytes(anatomy: Anatomy, load: Load) -> Dim:
+    """What plain multi-head attention would keep at the same context, without windows or sharing."""
+    bytes_each = [
+        m.layers.count * m.n_heads * (m.d_qk + m.d_v) * load.context * load.batch * load.key_dtype.size
+        for m in anatomy.mixers
+        if m.kind in ("kv", "latent", "shared") and m.n_heads
+    ]
+    return total(bytes_each) // load.key_dtype.block if load.key_dtype.block > 1 else total(bytes_each)
+
+
+def largest_context(anatomy: Anatomy, engine: Engine, load: Load, memory: int) -> int | None:
+    """The longest context whose cache fits into ``memory`` bytes; None where every length fits."""
+    return _largest(lambda n: int(engine(anatomy, replace(load, context=Dim(n, "context"))).kv_bytes), memory)
+
+
+def largest_batch(anatomy: Anatomy, engine: Engine, load: Load, memory: int) -> int | None:
+    """The most sequences whose caches fit into ``memory`` bytes at this context."""
+    return _largest(lambda n: int(engine(anatomy, replace(load, batch=Dim(n, "batch"))).kv_bytes), memory)
+
+
+def _largest(size: Callable[[int], int], memory: int) -> int | None:
+    """The largest n from 0 with size(n) <= memory, by doubling and halving; sizes never fall."""
+    if size(1) > memory:
+        return 0
+    low = 1
+    while size(2 * low) <= memory:
+        low *= 2
+        if low >= LARGEST_CONTEXT:
+            return None
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size(middle) <= memory else (low, middle)
+    return low
