@@ -42,6 +42,11 @@ SYMBOLS = {
     "d_inner": "d_in",
     "dt_rank": "R",
     "n_groups": "G",
+    "n_linear_heads": "n_lv",
+    "linear_num_key_heads": "n_lk",
+    "linear_key_head_dim": "d_lk",
+    "linear_value_head_dim": "d_lv",
+    "linear_head_dim": "d_l",
 }
 """Short symbols of papers for our names; a size without one prints under its own name."""
 

@@ -69,16 +69,12 @@ def kvcache(
     load: LoadOptions,
     engines: EngineOptions,
     output: OutputOptions,
-    memory: Annotated[
-        str | None, typer.Option(help="How much context or how many sequences fit: 80GB, 24GiB.")
-    ] = None,
+    memory: Annotated[str | None, typer.Option(help="How much context or how many sequences fit: 80GB, 24GiB.")] = None,
     vs: Annotated[
         list[str] | None,
         typer.Option(help="Compare with a change: engine=vllm, kv-dtype=fp8, kv-heads=32.", metavar="KEY=VALUE"),
     ] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="A draft model whose cache comes on top.", metavar="MODEL")
-    ] = None,
+    draft: Annotated[str | None, typer.Option(help="A draft model whose cache comes on top.", metavar="MODEL")] = None,
     limit: Annotated[str | None, typer.Option("--max", help="Exit 1 if the cache takes more: 8GiB.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Allocate it and measure (needs the live engine).")] = False,
 ) -> None:
@@ -230,7 +226,8 @@ def _view(found: Model, load: Load, answer: Cache, output: OutputOptions) -> Vie
     ]
     each = "" if load.batch == 1 else f", {exact(load.batch)} sequences"
     rank = "" if load.tp == 1 else f", one rank of {load.tp}"
-    title = f"{found.name} ({found.anatomy.family}): {size(answer.kv_bytes, si=si)} of cache at {exact(load.context)} tokens{each}{rank}"
+    title = f"{found.name} ({found.anatomy.family}): {size(answer.kv_bytes, si=si)} of cache"
+    title += f" at {exact(load.context)} tokens{each}{rank}"
     notes = [*found.notes, *found.anatomy.notes, *answer.notes, *_warnings(found, load, answer)]
     return View(
         "kvcache/1", title, columns, rows, _facts(found, load, answer, si), notes, describe(found), output.explain

@@ -117,7 +117,7 @@ def _attention(m: Mixer, load: Load, block: int, in_flight: int) -> list[Spec]:
 
 
 def _blocks(m: Mixer, load: Load, block: int, in_flight: int) -> Dim:
-    """Pages that one sequence needs at most: a window may begin inside a page and must survive the batches in flight."""
+    """Pages of one sequence at most: a window may begin inside a page and must survive the batches in flight."""
     if m.kind == "cross":
         return ceil_div(m.max_source if m.max_source is not None else load.source or load.context, block)
     if m.window is None:
