@@ -292,7 +292,7 @@ def _warnings(found: Model, load: Load, answer: Cache) -> list[str]:
         said.append(f"{exact(load.context)} tokens are beyond the model's own {exact(longest)}: computed all the same")
     if load.source is not None:
         said.append(
-            f"{exact(load.source)} tokens of the source and {exact(load.context)} of the answer (--prompt, --new set both)"
+            f"{exact(load.source)} tokens of the source and {exact(load.context)} of the answer (--prompt, --new)"
         )
     if "pool_bytes_per_token" in answer.facts and answer.facts["pool_bytes_per_token"] != int(answer.per_token):
         said.append(
