@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.cache.llamacpp import llama_cpp, ollama
+from llmcalc.calc.cache.llamacpp import llama_cpp, ollama, ollama_older
 from llmcalc.calc.cache.load import Cache, Load
 from llmcalc.calc.cache.plain import formula, transformers, transformers_4
 from llmcalc.calc.cache.pools import sglang, tensorrt_llm
@@ -29,6 +29,7 @@ ENGINES: Mapping[str, Engine] = {
 """Every engine under its newest known rules."""
 
 _OLDER: Mapping[str, tuple[tuple[int, int], Engine]] = {
+    "ollama": ((0, 12), ollama_older),
     "transformers": ((5, 20), transformers_4),
     "vllm": ((0, 16), lambda anatomy, load: vllm(anatomy, load, OLDER)),
 }

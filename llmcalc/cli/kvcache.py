@@ -51,6 +51,7 @@ class EngineOptions:
     no_prefix_caching: Annotated[
         bool, typer.Option("--no-prefix-caching", help="vLLM: one state page per sequence, not two.")
     ] = False
+    speculative: Annotated[int, typer.Option(help="vLLM's speculative tokens, which states keep room for.")] = 0
     ssm_dtype: Annotated[str | None, typer.Option(help="vLLM's mamba_ssm_cache_dtype, for recurrent states.")] = None
     ubatch: Annotated[int, typer.Option(help="llama.cpp's n_ubatch, added to windows.")] = 512
     unified: Annotated[bool, typer.Option("--unified", help="llama.cpp: one stream of cells for all sequences.")] = (
@@ -143,6 +144,7 @@ def _load(found: Model, options: LoadOptions, engines: EngineOptions) -> Load:
         engines.batched_tokens,
         engines.in_flight,
         not engines.no_prefix_caching,
+        engines.speculative,
         engines.ubatch,
         engines.unified,
         engines.swa_full,

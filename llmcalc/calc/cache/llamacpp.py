@@ -6,6 +6,8 @@ Ollama starts the same code (``-c num_ctx·num_parallel -np num_parallel``).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.calc.cache.load import Cache, Load, Row, gathered, in_bytes, kind_of
 from llmcalc.dims import Dim, least, round_up, total
@@ -77,6 +79,29 @@ def _token(m: Mixer, load: Load) -> Dim:
 def _state(m: Mixer) -> Dim:
     """Recurrent memory is float32 always; the convolution keeps one column less than its width."""
     return total(s.channels * (s.width - 1 if s.kind == "conv" else s.width) * 4 for s in m.states)
+
+
+OLLAMA_OLDER = "Ollama to 0.11 (fs/ggml/ggml.go): its own runner, windows plus one batch, latent attention expanded"
+
+
+def ollama_older(anatomy: Anatomy, load: Load) -> Cache:
+    """What Ollama's own runner allocated, before it started llama.cpp's server."""
+    tokens = load.context * load.batch
+    rows = []
+    for m in anatomy.mixers:
+        if m.kind == "latent":
+            m = replace(m, kind="kv", keys=m.n_heads * m.d_qk, values=m.n_heads * m.d_v)
+        if m.kind == "cross" or m.compress_rate is not None or m.index_keys:
+            raise InputError(f"the rule of Ollama's older cache for {anatomy.family} is not known")
+        held = m.window * load.batch + Dim(load.ubatch, "ubatch") if m.window is not None else tokens
+        each = _token(m, load)
+        grows = m.layers.count * each if m.window is None else Dim(0)
+        rows.append(
+            Row(
+                kind_of(m), m.layers, held, m.layers.count * each * held, m.layers.count * load.batch * _state(m), grows
+            )
+        )
+    return gathered("ollama", OLLAMA_OLDER, rows, tokens)
 
 
 def ollama(anatomy: Anatomy, load: Load) -> Cache:

@@ -32,6 +32,7 @@ class Load:
     batched_tokens: int = 8192
     in_flight: int = 2
     prefix_caching: bool = True
+    speculative: int = 0
     ubatch: int = 512
     unified: bool = False
     swa_full: bool = False
@@ -104,7 +105,7 @@ def state_size(mixer: Mixer, load: Load, narrower_conv: bool = False, recurrent:
     """
     sizes = []
     for state in mixer.states:
-        width = state.width - 1 if narrower_conv and state.kind == "conv" else state.width
+        width = state.width - 1 + load.speculative if narrower_conv and state.kind == "conv" else state.width
         kind = dtype(state.dtype) if state.dtype else load.state_dtype
         kind = recurrent if recurrent is not None and state.kind == "recurrent" else kind
         sizes.append(state.channels * width * kind.size)

@@ -129,7 +129,7 @@ def _blocks(m: Mixer, load: Load, block: int, in_flight: int) -> Dim:
 
 
 def _state_blocks(load: Load) -> Dim:
-    return Dim(2 if load.prefix_caching else 1)
+    return Dim((2 if load.prefix_caching else 1) + load.speculative)
 
 
 def _state(m: Mixer, load: Load) -> Dim:

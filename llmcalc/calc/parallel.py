@@ -1,0 +1,62 @@
+"""What one rank holds of a model under tensor, pipeline and expert parallelism.
+
+Splits go by role, as Megatron-LM's column and row parallel layers do (arXiv 1909.08053): a matrix out of a block is
+cut along its output, one back into the residual stream along its input; whatever is not named is on every rank.
+"""
+
+from __future__ import annotations
+
+from llmcalc.anatomy import Anatomy, Weight
+from llmcalc.dims import Dim, ceil_div, dim, product, total
+from llmcalc.errors import InputError
+
+SPLIT = {
+    **dict.fromkeys(
+        ("attn.q", "attn.q_b", "attn.kv_b", "attn.qkv", "mlp.gate", "mlp.up", "mlp.gate_up", "cross.q"), "out"
+    ),
+    **dict.fromkeys(("attn.k", "attn.v", "attn.kv", "cross.k", "cross.v", "cross.kv"), "kv"),
+    **dict.fromkeys(("attn.o", "mlp.down", "cross.o", "ssm.out"), "in"),
+    **dict.fromkeys(("embed.token", "head"), "vocab"),
+    **dict.fromkeys(("attn.sinks", "attn.gate"), "out"),
+    **dict.fromkeys(("ssm.in", "ssm.conv", "ssm.a", "ssm.d", "ssm.dt", "ssm.norm"), "out"),
+    "ssm.x": "in",
+}
+"""Role to the side along which a weight is cut."""
+
+
+def rank_params(anatomy: Anatomy, tp: int = 1, n_kv_heads: int | None = None) -> Dim:
+    """Parameters that the fullest rank of ``tp`` holds, tied heads once."""
+    return total(
+        rank_elements(w, tp, n_kv_heads) for w in anatomy.weights if not w.tied_to and not w.extra and not w.buffer
+    )
+
+
+def rank_elements(weight: Weight, tp: int, n_kv_heads: int | None = None) -> Dim:
+    """Elements of one weight, all layers, on one rank."""
+    if tp == 1:
+        return weight.params
+    return weight.layers.count * weight.experts * _cut(weight, tp, n_kv_heads)
+
+
+def _cut(weight: Weight, tp: int, n_kv_heads: int | None) -> Dim:
+    side = SPLIT.get(weight.role)
+    if not weight.shape or side is None:
+        return product(list(weight.shape))
+    axis = 0 if side != "in" else len(weight.shape) - 1
+    if weight.transposed and len(weight.shape) == 2:
+        axis = 1 - axis
+    if len(weight.shape) == 1 and side == "in":
+        return product(list(weight.shape))  # a bias behind a row-parallel matrix is on every rank
+    parts = min(tp, n_kv_heads) if side == "kv" and n_kv_heads else tp
+    size = dim(weight.shape[axis])
+    if side == "vocab":
+        size = ceil_div(size, 64) * 64  # padded so that every rank's share is a multiple of 64
+    rest = [s for i, s in enumerate(weight.shape) if i != axis]
+    return product([ceil_div(size, parts), *rest])
+
+
+def check_degree(anatomy: Anatomy, tp: int) -> None:
+    """A tensor-parallel degree must divide the query heads of every layer."""
+    for m in anatomy.mixers:
+        if m.kind in ("kv", "latent", "shared") and m.n_heads and m.n_heads % tp:
+            raise InputError(f"--tp {tp} does not divide {int(m.n_heads)} heads")
