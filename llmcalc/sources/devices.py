@@ -1,0 +1,78 @@
+"""Accelerators by name: memory, bandwidth, arithmetic, link, each figure with its source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from llmcalc.errors import InputError
+
+_FILE = Path(__file__).parents[1] / "presets" / "devices" / "devices.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator. ``memory_bytes`` is nominal; ``visible_bytes`` what programs see of it, where that is known."""
+
+    name: str
+    memory_bytes: int
+    visible_bytes: int
+    visible_known: bool
+    bandwidth: int | None
+    flops: Mapping[str, int]
+    link: int | None
+    source: str
+    unified: bool = False
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return json.loads(_FILE.read_text())  # type: ignore[no-any-return]
+
+
+def names() -> list[str]:
+    """Every accelerator that is known by name."""
+    return list(_table())
+
+
+def find(name: str) -> Device:
+    """The accelerator of that name or alias; a typo gets the closest names."""
+    import difflib
+
+    table = _table()
+    wanted = name.lower().replace(" ", "-").replace("_", "-")
+    aliases = {alias: key for key, entry in table.items() for alias in entry.get("aliases", ())}
+    key = wanted if wanted in table else aliases.get(wanted)
+    if key is None:
+        close = difflib.get_close_matches(wanted, [*table, *aliases], 4, 0.4)
+        raise InputError(
+            f"no device is called {name!r}",
+            hint=(f"close: {', '.join(close)}; " if close else "") + "or give --device-memory 24GiB",
+        )
+    return _device(key, table[key])
+
+
+def _device(name: str, entry: dict[str, Any]) -> Device:
+    flops = {k.removesuffix("_flop_per_s"): v for k, v in entry.items() if k.endswith("_flop_per_s") and v}
+    visible = entry.get("visible_bytes") or entry.get("driver_bytes") or entry["memory_bytes"]
+    known = "visible_bytes" in entry or "driver_bytes" in entry
+    return Device(
+        name,
+        entry["memory_bytes"],
+        visible,
+        known,
+        entry["bandwidth_bytes_per_s"],
+        flops,
+        entry["link_bytes_per_s"],
+        entry["source"],
+        bool(entry.get("unified")),
+    )
+
+
+def of_memory(n_bytes: int) -> Device:
+    """A device of which only the memory is known."""
+    return Device("device", n_bytes, n_bytes, True, None, {}, None, "--device-memory")
