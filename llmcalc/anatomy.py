@@ -158,6 +158,8 @@ class Mixer:
     """Tokens that stand before every sequence and stay in its cache: soft prompts."""
     compress_rate: Dim | None = None
     """How many tokens a compressor turns into one, beyond the window (DeepSeek-V4)."""
+    sight: Dim | None = None
+    """The most tokens one query sees in layers that mask locally and still keep every token (GPT-Neo)."""
     cached_heads: Dim | None = None
     """Key/value heads that the reference implementation caches, where it repeats them first (Falcon)."""
 

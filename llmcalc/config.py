@@ -179,7 +179,10 @@ class Config:
             return None
         if not isinstance(kinds, list) or len(kinds) != self.n_layers:
             size = len(kinds) if isinstance(kinds, list) else repr(kinds)[:40]
-            raise ConfigError(f"{self.family}: {key} has {size} entries for {int(self.n_layers)} layers")
+            raise ConfigError(
+                f"{self.family}: {key} has {size} entries for {int(self.n_layers)} layers",
+                hint=f"set by hand? `--set {key}=null` takes the family's own pattern",
+            )
         return kinds
 
     @property

@@ -107,6 +107,10 @@ DTYPES |= {d.name: d for d in GGUF_DTYPES.values()}
 ALIASES = {alias: name for name, (_, _, aliases) in _PLAIN.items() for alias in aliases.split()}
 
 
+CACHE_DTYPES = {"fp8_ds_mla": DType("fp8_ds_mla", 576, 656)}
+"""Formats of caches alone: a latent of 512 in fp8 with four float32 scales, and 64 rotary elements in bfloat16."""
+
+
 def find_dtype(name: str) -> DType | None:
     """The format of that name in any known spelling, or None."""
     key = name.lower().removeprefix("torch.").replace("-", "_")

@@ -57,6 +57,15 @@ def percent(part: int, whole: int) -> str:
     return "<0.1 %" if 0 < share < 0.05 else f"{share:.1f} %"
 
 
+def plural(word: str, n: int) -> str:
+    """The word, with an s unless there is one.
+
+    >>> plural("token", 1), plural("token", 2)
+    ('token', 'tokens')
+    """
+    return word if n == 1 else f"{word}s"
+
+
 def parse_bytes(text: str) -> int:
     """Bytes from ``80GB`` (10^9), ``8GiB`` (2^30), ``512`` or ``1.5 TiB``.
 

@@ -44,11 +44,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All differences, what was compared, and what was accepted on the way."""
+    """All differences, what was compared, what was accepted on the way, and the role of each tensor of the file."""
 
     differences: tuple[Difference, ...]
     matched: int
     notes: tuple[str, ...]
+    roles: Mapping[str, str]
 
 
 def promised(anatomy: Anatomy) -> dict[str, Want]:
@@ -79,10 +80,13 @@ def compare(
         )
     owners: set[str | None] = {w.weight.tied_to for w in wants.values() if w.weight.tied_to}
     missing, shapes, matched = [], [], 0
+    roles: dict[str, str] = {}
     for name, want in wants.items():
         found = have.pop(name, None)
-        if found == want.shape or _unpack(name, want, found, have, layout, quantisation or {}):
+        parts = [name] if found == want.shape else _unpack(name, want, found, have, layout, quantisation or {})
+        if parts:
             matched += 1
+            roles.update((part, want.weight.role) for part in parts)
         elif found is not None:
             shapes.append((name, want.shape, found))
         elif not (want.weight.buffer or want.weight.tied_to or _tied_instead(name, owners, wants, have)):
@@ -95,7 +99,7 @@ def compare(
         )
     extra = [n for n in extra if n not in set(outside)]
     differences = (*_group("missing", missing, list(wants)), *_shape_lines(shapes), *_group("extra", extra, extra))
-    return Result(tuple(differences), matched, tuple(notes))
+    return Result(tuple(differences), matched, tuple(notes), roles)
 
 
 def _align(wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]], notes: list[str]) -> dict[str, Want]:
@@ -147,14 +151,14 @@ def _unpack(
     have: dict[str, tuple[int, ...]],
     layout: Layout | None,
     settings: Mapping[str, Any],
-) -> bool:
-    """Whether a quantised weight's tensors are all there; those that belong to it are taken out of ``have``."""
+) -> list[str]:
+    """The tensors that store a quantised weight, taken out of ``have``; none where they are not all there."""
     if layout is None or want.weight.op != "matmul" or len(want.shape) < 2:
-        return False
+        return []
     try:
         parts = layout(name, want.shape, settings)
     except (ValueError, TypeError, ZeroDivisionError):
-        return False
+        return []
     seen = {**have, **({name: found} if found is not None else {})}
     present = {part: seen[part] for part in parts if part in seen}
     required = [shape for shape in parts.values() if shape is not None]
@@ -164,10 +168,10 @@ def _unpack(
         or len(fits) < len([p for p in present if parts[p] is not None])
         or (len(fits) < 2 and len(required) > 1)
     ):
-        return False
+        return []
     for part in present:
         have.pop(part, None)
-    return True
+    return list(present)
 
 
 def _is_outside(name: str, wants: Mapping[str, Want], n_extra_layers: int) -> bool:

@@ -36,24 +36,56 @@ _OLDER: Mapping[str, tuple[tuple[int, int], Engine]] = {
 """Engines with another set of rules below a version."""
 
 _KNOWN_FROM = {"vllm": (0, 9)}
+_NEWEST = {"vllm": (0, 33), "transformers": (5, 24)}
+
+
+def known_rules() -> list[tuple[str, str]]:
+    """Every set of rules by the name that asks for it."""
+    from llmcalc.calc.cache import llamacpp, plain, pools
+    from llmcalc.calc.cache.vllm import NEWEST
+
+    return [
+        ("formula", plain.FORMULA),
+        ("transformers", plain.TRANSFORMERS),
+        ("transformers@4", plain.TRANSFORMERS_4),
+        ("vllm", NEWEST.name),
+        ("vllm@0.10", OLDER.name),
+        ("llama.cpp", llamacpp.RULES),
+        ("ollama", "Ollama of 2026: starts " + llamacpp.RULES),
+        ("ollama@0.11", llamacpp.OLLAMA_OLDER),
+        ("sglang", pools.SGLANG),
+        ("tensorrt-llm", pools.TENSORRT),
+    ]
+
+
 LARGEST_CONTEXT = 2**40
 
 
-def engine_for(name: str) -> tuple[Engine, str | None]:
-    """The function for ``vllm`` or ``vllm@0.10``, and a note where that version's rules are not known for sure."""
-    base, _, version = name.lower().partition("@")
-    base = {
-        "llamacpp": "llama.cpp",
-        "llama-cpp": "llama.cpp",
-        "trtllm": "tensorrt-llm",
-        "tensorrt": "tensorrt-llm",
-    }.get(base, base)
+_OTHER_NAMES = {
+    "llamacpp": "llama.cpp",
+    "llama-cpp": "llama.cpp",
+    "trtllm": "tensorrt-llm",
+    "tensorrt": "tensorrt-llm",
+    "hf": "transformers",
+}
+
+
+def base_of(name: str) -> str:
+    """The engine without its version: ``vllm`` for ``vllm@0.10``; a typo gets the closest names."""
+    base = name.lower().partition("@")[0]
+    base = _OTHER_NAMES.get(base, base)
     if base not in ENGINES:
         close = difflib.get_close_matches(base, list(ENGINES), 2)
         raise InputError(
             f"no engine is called {base!r}",
             hint=f"{'close: ' + ', '.join(close) + '; ' if close else ''}known: {', '.join(ENGINES)}",
         )
+    return base
+
+
+def engine_for(name: str) -> tuple[Engine, str | None]:
+    """The function for ``vllm`` or ``vllm@0.10``, and a note where that version's rules are not known for sure."""
+    base, version = base_of(name), name.lower().partition("@")[2]
     if not version:
         return ENGINES[base], None
     number = _version(version, name)
@@ -61,8 +93,11 @@ def engine_for(name: str) -> tuple[Engine, str | None]:
         raise InputError(f"the rules of {base} before {'.'.join(map(str, _KNOWN_FROM[base]))} are not known")
     if base in _OLDER:
         below, engine = _OLDER[base]
-        return (engine, None) if number < below else (ENGINES[base], None)
-    return ENGINES[base], f"nobody has looked at the rules of {base} {version}: the newest known ones are used"
+        if number < below:
+            return engine, None
+        if number <= _NEWEST.get(base, number):
+            return ENGINES[base], None
+    return ENGINES[base], f"the rules of {base} {version} were not read: the newest known ones are used"
 
 
 def _version(text: str, name: str) -> tuple[int, int]:

@@ -6,7 +6,10 @@ cut along its output, one back into the residual stream along its input; whateve
 
 from __future__ import annotations
 
-from llmcalc.anatomy import Anatomy, Weight
+from dataclasses import replace
+from itertools import pairwise
+
+from llmcalc.anatomy import Anatomy, Mixer, Part, Weight
 from llmcalc.dims import Dim, ceil_div, dim, product, total
 from llmcalc.errors import InputError
 
@@ -60,3 +63,47 @@ def check_degree(anatomy: Anatomy, tp: int) -> None:
     for m in anatomy.mixers:
         if m.kind in ("kv", "latent", "shared") and m.n_heads and m.n_heads % tp:
             raise InputError(f"--tp {tp} does not divide {int(m.n_heads)} heads")
+
+
+def n_decoder_layers(anatomy: Anatomy) -> int:
+    """How many layers there are to divide among pipeline stages."""
+    return 1 + max((i for m in anatomy.mixers if m.kind != "none" for i in m.layers.indices), default=0)
+
+
+def partition(n_layers: int, stages: int) -> list[range]:
+    """The layers of each pipeline stage; of a remainder, the last stages but one take one more each.
+
+    Source: vLLM's ``get_pp_indices`` (distributed/utils.py), which spares the last stage, where the head is.
+
+    >>> partition(10, 4)
+    [range(0, 2), range(2, 5), range(5, 8), range(8, 10)]
+    """
+    if not 1 <= stages <= n_layers:
+        raise InputError(f"--pp {stages} stages for {n_layers} layers")
+    sizes = [n_layers // stages] * stages
+    for i in range(2, n_layers % stages + 2):
+        sizes[-i] += 1
+    starts = [sum(sizes[:i]) for i in range(stages + 1)]
+    return [range(a, b) for a, b in pairwise(starts)]
+
+
+def stage(anatomy: Anatomy, stages: int, index: int) -> Anatomy:
+    """The parts that one pipeline stage holds: its layers, what stands before them or behind, its own tied head."""
+    if any(m.kind in ("cross", "shared") for m in anatomy.mixers):
+        raise InputError(f"how {anatomy.family} is cut into pipeline stages is not known")
+    chosen = set(partition(n_decoder_layers(anatomy), stages)[index])
+    first, last = index == 0, index == stages - 1
+    parts: list[Part] = []
+    begun = False
+    for part in anatomy.parts:
+        tower = isinstance(part, Mixer) and part.kind == "none"
+        tower = tower or (isinstance(part, Weight) and part.role.startswith(("vision", "audio", "projector")))
+        if tower or (isinstance(part, Weight) and "{layer}" not in part.name):
+            if first if tower or not begun else last:
+                parts.append(replace(part, tied_to=None) if isinstance(part, Weight) and last else part)
+            continue
+        begun = True
+        layers = part.layers.only("n_stage_layers", chosen)
+        if layers.indices:
+            parts.append(replace(part, layers=layers))
+    return replace(anatomy, parts=tuple(parts))

@@ -50,14 +50,19 @@ def buffers(anatomy: Anatomy) -> Dim:
 
 
 def active(anatomy: Anatomy) -> Dim:
-    """Parameters that one token passes through: of the experts only the chosen ones, the input embedding whole."""
-    return count((w for w in anatomy.weights if w.counted), lambda w: w.used)
+    """Parameters that a text token passes through: of the experts the chosen ones, the embedding whole, no tower."""
+    return count((w for w in anatomy.weights if w.counted and not is_tower(w)), lambda w: w.used)
+
+
+def is_tower(weight: Weight) -> bool:
+    """Whether a weight belongs to what sees or hears, and to the projector behind it."""
+    return weight.role.startswith(("vision.", "audio.", "projector"))
 
 
 def active_without_embedding(anatomy: Anatomy) -> Dim:
     """The active parameters without lookup tables, unless the head uses the table too."""
     heads = {w.tied_to for w in anatomy.weights if w.role == "head"}
-    kept = (w for w in anatomy.weights if w.counted and not (w.op == "lookup" and w.name not in heads))
+    kept = (w for w in anatomy.weights if w.counted and not is_tower(w) and (w.op != "lookup" or w.name in heads))
     return count(kept, lambda w: w.used)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
 
 import typer
 
+from llmcalc.cli.output import OutputClosed
 from llmcalc.errors import LlmcalcError
 from llmcalc.text import safe
 
@@ -37,7 +39,7 @@ def options(
     """Options before the command."""
 
 
-COMMANDS = {"params": "params", "kvcache": "kvcache", "check": "check", "list": "list_known"}
+COMMANDS = {"params": "params", "kvcache": "kvcache", "fit": "fit", "check": "check", "list": "list_known"}
 """Command to the function in the module of its name."""
 
 
@@ -51,6 +53,9 @@ def _register(argv: list[str]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; the exit code is 0 done, 1 a difference found, 2 wrong input, 3 not available, 70 a bug."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an old terminal's encoding must not end a command
     try:
         _register(sys.argv[1:] if argv is None else argv)
         code = app(args=argv, standalone_mode=False)
@@ -58,9 +63,11 @@ def main(argv: list[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except LlmcalcError as error:
         return _say(str(error), error.hint, error.exit_code)
-    except BrokenPipeError:
+    except OutputClosed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _say(f"the output cannot be written: {error.strerror or error}", None, 3)
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", None, 130)
     except MemoryError:
@@ -68,6 +75,9 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         if hasattr(error, "format_message"):
             context = getattr(error, "ctx", None)
+            if type(error).__name__ == "NoArgsIsHelpError":
+                print(error.format_message())
+                return 2
             path = context.command_path if context else "llmcalc"
             message = error.format_message()
             return _say(

@@ -31,6 +31,7 @@ def check(
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
 
+    \b
     llmcalc check path/to/model
     llmcalc check model.gguf
     llmcalc check model.safetensors --against gpt2
@@ -39,13 +40,14 @@ def check(
     if found.header is None:
         raise InputError(
             f"{found.name} has no checkpoint to check",
-            hint="name a directory with weights, a .safetensors or a .gguf file",
+            hint="name a directory with .safetensors files, a .safetensors or a .gguf file; "
+            "pickled .bin and .pt files are not read",
         )
     result = result_of(found, found.header)
     write(view_of(found, found.header, result, output), output.chosen)
     if result.differences:
         n = sum(d.tensors for d in result.differences)
-        typer.echo(f"{n} tensors differ from what the config promises", err=True)
+        typer.echo(f"{n} tensor{'s differ' if n != 1 else ' differs'} from what the config promises", err=True)
         raise typer.Exit(1)
 
 
@@ -85,7 +87,9 @@ def result_of(model: Model, header: Header) -> Result:
         Difference("absent", name, f"the index places it in {shard}, which does not hold it", 1)
         for name, shard in header.absent.items()
     )
-    return replace(result, differences=(*absent, *result.differences))
+    told = set(header.absent)
+    others = [d for d in result.differences if not (d.kind == "missing" and d.where in told)]
+    return replace(result, differences=(*absent, *others))
 
 
 def view_of(model: Model, header: Header, result: Result, output: OutputOptions) -> View:
@@ -102,7 +106,7 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
         Fact("differences", sum(d.tensors for d in result.differences), "tensors that differ", exact),
         Fact("total_params", total, "parameters", lambda n: f"{exact(n)} ({count(n)})"),
         Fact("stored_bytes", header.n_bytes, "stored", lambda n: f"{size(n, si=output.si)} ({exact(n)} bytes)"),
-        Fact("dtypes", dtypes_by_role(model, header), "dtypes", _dtypes),
+        Fact("dtypes", dtypes_by_role(result, header), "dtypes", _dtypes),
     ]
     rows: list[dict[str, Any]] = [
         {"kind": d.kind, "where": d.where, "detail": d.detail, "tensors": d.tensors} for d in result.differences
@@ -117,16 +121,12 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
     return View("check/1", title, columns, rows, facts, notes, describe(model), output.explain)
 
 
-def dtypes_by_role(model: Model, header: Header) -> dict[str, list[str]]:
-    """Which formats the tensors of each role are stored in."""
-    if header.format == "gguf":
-        roles = {name: w.role for name, (_, w) in gguf.promised(model.anatomy).items()}
-    else:
-        roles = {name: want.weight.role for name, want in promised(model.anatomy).items()}
+def dtypes_by_role(result: Result, header: Header) -> dict[str, list[str]]:
+    """Which formats the tensors of each role are stored in, packed ones and their scales included."""
     found: dict[str, dict[str, None]] = {}
     for name, stored in header.tensors.items():
-        if name in roles:
-            found.setdefault(roles[name], {})[stored.dtype] = None
+        if role := result.roles.get(name):
+            found.setdefault(role, {})[stored.dtype] = None
     return {role: list(kinds) for role, kinds in found.items()}
 
 

@@ -11,20 +11,21 @@ from llmcalc.cli.output import write
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.text import safe
-from llmcalc.units import count, exact
+from llmcalc.units import count, exact, size
 
 
 @takes
 def list_known(
     output: OutputOptions,
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="presets, families or dtypes.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="presets, families, dtypes, engines or devices.")],
 ) -> None:
-    """List presets, families or dtypes.
+    """List presets, families, dtypes, engines or devices.
 
+    \b
     llmcalc list presets
     llmcalc list families --json
     """
-    lists = {"presets": presets, "families": families, "dtypes": dtypes}
+    lists = {"presets": presets, "families": families, "dtypes": dtypes, "engines": engines, "devices": devices}
     if what not in lists:
         raise InputError(f"there is no list of {what!r}", hint=f"lists: {', '.join(lists)}")
     columns, rows = lists[what]()
@@ -60,9 +61,7 @@ def families() -> Listing:
     from llmcalc.families import families as known
     from llmcalc.sources import presets as source
 
-    models: dict[str, list[str]] = {}
-    for name in source.names():
-        models.setdefault(source.load(name).get("model_type", ""), []).append(name)
+    models = source.by_model_type()
     groups: dict[Any, list[str]] = {}
     for model_type, function in known().items():
         groups.setdefault(function, []).append(model_type)
@@ -71,7 +70,7 @@ def families() -> Listing:
             "family": names[0],
             "model_types": names,
             "about": (function.__doc__ or "").strip().splitlines()[0],
-            "mixers": mixers(models.get(names[0], [])),
+            "mixers": mixers([m for n in names for m in models.get(n, [])]),
             "presets": [m for n in names for m in models.get(n, [])],
         }
         for function, names in sorted(groups.items(), key=lambda item: item[1][0])
@@ -80,21 +79,56 @@ def families() -> Listing:
         Column("family", "family"),
         Column("model_types", "model_type", ", ".join),
         Column("about", "what it is", safe),
-        Column("mixers", "mixers", ", ".join),
+        Column("mixers", "mixers", lambda kinds: ", ".join(kinds) or "no preset"),
         Column("presets", "presets", lambda p: ", ".join(p[:4]) + (f" and {len(p) - 4} more" if len(p) > 4 else "")),
     ]
     return columns, rows
 
 
 def mixers(names: list[str]) -> list[str]:
-    """What mixes tokens in the first preset of a family."""
+    """What mixes tokens in the presets of a family, and how their caches grow."""
+    from llmcalc.calc.cache.load import kind_of
     from llmcalc.families import anatomy, config_for
     from llmcalc.sources import presets as source
 
-    if not names:
-        return []
-    found = anatomy(config_for(source.load(names[0])))
-    return list(dict.fromkeys(("sliding " if m.window else "") + m.kind for m in found.mixers))
+    found = (m for name in names for m in anatomy(config_for(source.load(name))).mixers)
+    return list(dict.fromkeys("no cache" if m.kind == "none" else kind_of(m) for m in found))
+
+
+def engines() -> Listing:
+    """Every engine with the rules that its name stands for."""
+    from llmcalc.calc.kvcache import known_rules
+
+    rows = [{"engine": name, "rules": rules} for name, rules in known_rules()]
+    return [Column("engine", "engine"), Column("rules", "rules, and where they come from")], rows
+
+
+def devices() -> Listing:
+    """Every accelerator with its memory, bandwidth and arithmetic."""
+    from llmcalc.sources.devices import find, names
+
+    rows = []
+    for name in names():
+        d = find(name)
+        rows.append(
+            {
+                "device": name,
+                "memory_bytes": d.memory_bytes,
+                "visible_bytes": d.visible_bytes if d.visible_known else None,
+                "bandwidth": d.bandwidth,
+                "bf16": d.flops.get("bf16") or d.flops.get("fp16"),
+                "source": d.source,
+            }
+        )
+    columns = [
+        Column("device", "device"),
+        Column("memory_bytes", "memory", size, right=True),
+        Column("visible_bytes", "visible", lambda n: size(n) if n else "-", right=True),
+        Column("bandwidth", "bandwidth", lambda n: f"{n / 1e9:g} GB/s" if n else "-", right=True),
+        Column("bf16", "16-bit", lambda n: f"{n / 1e12:g} TFLOP/s" if n else "-", right=True),
+        Column("source", "source", safe),
+    ]
+    return columns, rows
 
 
 def dtypes() -> Listing:

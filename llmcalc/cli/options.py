@@ -96,6 +96,8 @@ class OutputOptions:
     @property
     def chosen(self) -> str | None:
         """The format that was asked for."""
+        if self.json and self.form not in (None, "json"):
+            raise InputError(f"--json and --format {self.form} say different things")
         return "json" if self.json else self.form
 
     @property

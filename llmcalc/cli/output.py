@@ -12,8 +12,20 @@ FORMATS = ("table", "plain", "json", "csv", "markdown")
 _WRITERS = {"plain": to_plain, "json": to_json, "csv": to_csv, "markdown": to_markdown}
 
 
+class OutputClosed(Exception):
+    """Whoever read the output has seen enough: ``| head``."""
+
+
 def write(view: View, form: str | None) -> None:
     """Prints the view: a table on a terminal, plain text in a pipe, unless a format is named."""
+    try:
+        _write(view, form)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise OutputClosed from None
+
+
+def _write(view: View, form: str | None) -> None:
     form = form or ("table" if sys.stdout.isatty() else "plain")
     if form not in FORMATS:
         raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}")

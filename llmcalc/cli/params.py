@@ -17,7 +17,7 @@ from llmcalc.dtypes import DType, dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.header import Header, is_buffer, is_packed
-from llmcalc.text import safe
+from llmcalc.text import safe, shorten
 from llmcalc.units import count, exact, parse_count, percent, size
 
 SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
@@ -37,6 +37,7 @@ def params(
 ) -> None:
     """Count parameters: how many, where, by which formula.
 
+    \b
     llmcalc params gpt2
     llmcalc params --d 768 --layers 12
     llmcalc params --model llama-3-8b --tensors --json
@@ -46,6 +47,8 @@ def params(
     wanted = parse_count(expect) if expect is not None else None
     if by not in calc.GROUPS:
         raise InputError(f"--by {by!r} is not one of {', '.join(calc.GROUPS)}")
+    if tensors and by != "part":
+        raise InputError(f"--tensors lists every tensor by itself; it does not go with --by {by}")
     view = of_model(found, by, tensors, dtype(in_dtype) if in_dtype else None, output)
     write(view, output.chosen)
     total = next(f.value for f in view.facts if f.key == "total_params")
@@ -84,18 +87,7 @@ def header_params(header: Header) -> int:
 
 def of_header(model: Model, header: Header, notes: list[str], output: OutputOptions) -> View:
     """The view of a checkpoint without a config: its own exact count, by tensor."""
-    rows = [
-        {
-            "name": name,
-            "shape": list(t.shape),
-            "params": 0 if is_buffer(name, t) else t.elements,
-            "dtype": t.dtype,
-            "bytes": t.n_bytes,
-            "role": "buffer" if is_buffer(name, t) else None,
-            "tied_to": None,
-        }
-        for name, t in header.tensors.items()
-    ]
+    columns, rows = stored_rows(header)
     if any(is_packed(t) for name, t in header.tensors.items() if not is_buffer(name, t)):
         notes.append(
             "packed integers are counted as stored, not as the weights they stand for; a config.json beside them tells"
@@ -110,16 +102,71 @@ def of_header(model: Model, header: Header, notes: list[str], output: OutputOpti
         Fact("n_tensors", len(header.tensors), "tensors", exact),
         *stored_facts(header, output.si),
     ]
+    notes += absent_tensors(header)
+    return View("params/1", f"{model.name}: {count(total)} parameters", columns, rows, facts, notes, describe(model))
+
+
+def stored_rows(header: Header) -> tuple[list[Column], list[Mapping[str, Any]]]:
+    """One row per tensor of a file, as the file has it."""
+    rows: list[Mapping[str, Any]] = [
+        {
+            "name": name,
+            "shape": list(t.shape),
+            "params": 0 if is_buffer(name, t) or is_packed(t) else t.elements,
+            "elements": t.elements,
+            "dtype": t.dtype,
+            "bytes": t.n_bytes,
+            "role": "buffer" if is_buffer(name, t) else "packed" if is_packed(t) else None,
+            "tied_to": None,
+        }
+        for name, t in header.tensors.items()
+    ]
     columns = [
         Column("name", "tensor", safe),
         Column("shape", "shape", _shape, right=True),
-        Column("params", "parameters", exact, right=True),
+        Column("params", "parameters", exact, shown=False),
+        Column("elements", "elements", exact, right=True),
         Column("dtype", "dtype"),
         Column("bytes", "bytes", exact, right=True),
-        Column("role", "role", shown=False),
+        Column("role", "role"),
         Column("tied_to", "tied to", shown=False),
     ]
-    return View("params/1", f"{model.name}: {count(total)} parameters", columns, rows, facts, notes, describe(model))
+    return columns, rows
+
+
+def tensor_names(anatomy: Anatomy) -> set[str]:
+    """Every name that the anatomy promises."""
+    return {name for w in anatomy.weights for name in w.names()}
+
+
+def absent_tensors(header: Header) -> list[str]:
+    """A word where an index promises tensors that its shards do not hold."""
+    if not header.absent:
+        return []
+    name, shard = next(iter(header.absent.items()))
+    return [
+        f"the index promises {len(header.absent)} tensors that are absent, "
+        f"the first {shorten(name)} in {shorten(shard)}"
+    ]
+
+
+def about_dtype(model: Model, form: DType, named: bool) -> list[str]:
+    """What has to be said of the dtype that bytes are shown in."""
+    if form.block > 1:
+        return [
+            f"every tensor as {form.name}, whole blocks over all elements: "
+            "a real file keeps norms and some matrices wider"
+        ]
+    raw = model.raw or {}
+    inside = raw.get("text_config")
+    places = [raw, inside if isinstance(inside, Mapping) else {}]
+    if (
+        named
+        or model.header is not None
+        or any(isinstance(p.get(k), str) for p in places for k in ("dtype", "torch_dtype"))
+    ):
+        return []
+    return [f"no dtype is named: bytes are shown as {form.name}"]
 
 
 def stored_facts(header: Header, si: bool) -> list[Fact]:
@@ -140,14 +187,18 @@ def of_anatomy(
 ) -> View:
     """The view of a model whose parts are known."""
     anatomy = model.anatomy
-    form = form or config_dtype(model.raw or {})
+    named, form = form is not None, form or config_dtype(model.raw or {})
     total = calc.parameters(anatomy)
-    notes += [*anatomy.notes, *assumptions(model), *quantised(model)]
-    if tensors:
+    notes += [*anatomy.notes, *assumptions(model), *quantised(model), *about_dtype(model, form, named)]
+    if tensors and model.header is not None and not set(model.header.tensors) <= tensor_names(anatomy):
+        columns, rows = stored_rows(model.header)
+    elif tensors:
         columns, rows = tensor_rows(anatomy, form, model.header)
     else:
         columns, rows = group_rows(anatomy, by, form, total, output.si)
-    title = f"{model.name} ({anatomy.family}): {count(total)} parameters"
+    as_other = ", counted as asked with --as" if any("because --as asked" in n for n in model.notes) else ""
+    title = f"{model.name} ({anatomy.family}{as_other}): {count(total)} parameters"
+    notes += absent_tensors(model.header) if model.header is not None else []
     return View(
         "params/1",
         title,
@@ -230,7 +281,7 @@ def tensor_rows(anatomy: Anatomy, form: DType, header: Header | None) -> tuple[l
         Column("params", "parameters", exact, right=True),
         Column("elements", "elements", exact, shown=False),
         Column("role", "role"),
-        Column("kind", "kind"),
+        Column("kind", "kind", shown=any(r["kind"] != "parameter" for r in rows)),
         Column("dtype", "dtype"),
         Column("tied_to", "tied to", shown=False),
     ]
@@ -251,7 +302,7 @@ def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> 
     out = [
         Fact("total_params", total, "parameters", big),
         Fact("stored_params", calc.stored(anatomy)),
-        Fact("active_params", active, "active per token" if sparse else None, big),
+        Fact("active_params", active, "active per text token" if sparse else None, big),
         Fact("active_params_without_embedding", bare_active, "active, embedding out" if sparse else None, big),
         Fact("embedding_params", embedded, "lookup tables" if embedded else None, exact),
         Fact("params_without_embedding", total - embedded, "without lookup tables" if embedded else None, exact),
@@ -262,7 +313,9 @@ def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> 
     ]
     n_bytes = {name: dtype(name).bytes_for(int(total)) for name in dict.fromkeys((form.name, *SHOWN_DTYPES))}
     if model.header is not None:
-        return [*out, *stored_facts(model.header, si)]
+        bits = 8 * model.header.n_bytes / int(total) if total else 0.0
+        per = Fact("bits_per_param", round(bits, 4), "bits per parameter", lambda b: f"{b:.3f}")
+        return [*out, *stored_facts(model.header, si), per]
     shown = ", ".join(f"{name} {size(n, si=si)}" for name, n in n_bytes.items())
     return [*out, Fact("weight_bytes", n_bytes, "all in one dtype", lambda _: shown)]
 

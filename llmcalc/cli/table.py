@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmcalc.cli.view import View, cells, closing, formula_text
+from llmcalc.cli.view import Grid, View, cells, closing, formula_text
+
+HEAT = ("green", "green", "yellow", "red")
 
 
 def show(view: View) -> None:
@@ -37,5 +39,22 @@ def show(view: View) -> None:
     if view.shown_facts():
         console.print()
         console.print(facts)
+    if view.grid is not None:
+        console.print()
+        console.print(heat_map(view.grid))
     for line in closing(view):
         console.print(Text(line, style="dim"), soft_wrap=False)
+
+
+def heat_map(grid: Grid) -> Table:
+    """The grid with each cell coloured by its heat, grey where it is too hot."""
+    heading, *rows = grid.lines()
+    table = Table(title=grid.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for text in heading:
+        table.add_column(text, justify="right", no_wrap=True)
+    for (label, *cells_), heats in zip(rows, grid.heat, strict=True):
+        styled = [
+            Text(c, style="dim" if h > 1 else HEAT[min(int(h * 4), 3)]) for c, h in zip(cells_, heats, strict=True)
+        ]
+        table.add_row(Text(label), *styled)
+    return table

@@ -46,6 +46,31 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """A heat map: texts in rows and columns, each with its heat from 0; from 1 on it is too hot. ``plot`` shades it."""
+
+    title: str
+    corner: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    texts: Sequence[Sequence[str]]
+    heat: Sequence[Sequence[float]]
+    plot: bool = False
+
+    def lines(self) -> list[list[str]]:
+        """Heading and rows, as texts or as shades."""
+        shades = "░▒▓█"
+        drawn = [
+            [
+                (shades[min(int(h * 4), 3)] * 4 if h <= 1 else "-") if self.plot else t
+                for t, h in zip(ts, hs, strict=True)
+            ]
+            for ts, hs in zip(self.texts, self.heat, strict=True)
+        ]
+        return [[self.corner, *self.columns], *([r, *cells] for r, cells in zip(self.rows, drawn, strict=True))]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A result: rows under columns, facts, notes; every number that is a Dim brings its formula along."""
 
@@ -58,6 +83,7 @@ class View:
     model: Mapping[str, Any] | None = None
     explain: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+    grid: Grid | None = None
 
     def shown_columns(self) -> list[Column]:
         """The columns that a person sees."""
@@ -171,7 +197,12 @@ def to_markdown(view: View) -> str:
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
         lines.append("")
     for fact in view.shown_facts():
-        lines.append(f"- {fact.label}: {fact.show(fact.value)}{formula_text(fact.value)}")
+        shown = fact.show(fact.value).replace("\n", "\n  ")
+        lines.append(f"- {fact.label}: {shown}{formula_text(fact.value)}")
+    if view.grid is not None:
+        heading, *body = view.grid.lines()
+        lines += ["", f"{view.grid.title}:", "", "| " + " | ".join(heading) + " |", "|" + "---:|" * len(heading)]
+        lines += ["| " + " | ".join(row) + " |" for row in body]
     return "\n".join([*lines, *closing(view)])
 
 
@@ -189,7 +220,13 @@ def to_plain(view: View) -> str:
     facts = view.shown_facts()
     label_width = max([width(str(f.label)) for f in facts], default=0)
     for fact in facts:
-        lines.append(f"{_pad(str(fact.label), label_width, False)}  {fact.show(fact.value)}{formula_text(fact.value)}")
+        shown = fact.show(fact.value).replace("\n", "\n" + " " * (label_width + 2))
+        lines.append(f"{_pad(str(fact.label), label_width, False)}  {shown}{formula_text(fact.value)}")
+    if view.grid is not None:
+        table = view.grid.lines()
+        wide = [max(width(row[i]) for row in table) for i in range(len(table[0]))]
+        lines += ["", view.grid.title]
+        lines += ["  ".join(_pad(cell, wide[i], True) for i, cell in enumerate(row)) for row in table]
     return "\n".join([*lines, *closing(view)])
 
 

@@ -8,6 +8,7 @@ from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import attention, conv1d_gpt2, embed, linear, lm_head, mlp, norm, tie
 from llmcalc.config import Config
 from llmcalc.dims import Dim
+from llmcalc.errors import ConfigError
 from llmcalc.families import family
 
 
@@ -63,12 +64,31 @@ def gpt_neo(c: Config) -> Parts:
     yield from norm(f"{block}.ln_1", d, layers, bias=True)
     for name in ("q", "k", "v"):
         yield from linear(f"{block}.attn.attention.{name}_proj", d, d, f"attn.{name}", layers)
-    yield attention(layers, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim)
+    kinds = _gpt_neo_kinds(c)
+    local, others = layers.split("local", lambda i: kinds[i] == "local")
+    mixer = attention(others, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim)
+    yield mixer
+    yield replace(mixer, layers=local, sight=Dim(c.size("window_size"), "window"))
     yield from linear(f"{block}.attn.attention.out_proj", d, d, "attn.o", layers, True)
     yield from norm(f"{block}.ln_2", d, layers, bias=True)
     yield from mlp(f"{block}.mlp.", d, d_ff, layers, ("c_fc", "c_proj"))
     yield from norm("transformer.ln_f", d, bias=True)
     yield from lm_head("lm_head", c.vocab, d, tie(c, "transformer.wte.weight"))
+
+
+def _gpt_neo_kinds(c: Config) -> list[str]:
+    """``global`` or ``local`` per layer, from ``attention_types`` = [[kinds, how often], ...], else alternating."""
+    listed = c.kinds("attention_layers")
+    if listed is not None:
+        return [str(kind) for kind in listed]
+    groups = c.get("attention_types") or [[["global", "local"], -(-c.layers // 2)]]
+    try:
+        kinds = [str(kind) for pattern, times in groups for _ in range(times) for kind in pattern]
+    except (TypeError, ValueError):
+        raise ConfigError("gpt_neo: attention_types is not a list of [kinds, how often]") from None
+    if len(kinds) < c.layers:
+        raise ConfigError(f"gpt_neo: attention_types names {len(kinds)} kinds for {c.layers} layers")
+    return kinds
 
 
 @family("gptj", "codegen")

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.config import Config
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import ConfigError, InputError, UnavailableError
 from llmcalc.families import anatomy, config_for
 from llmcalc.sources import presets
 from llmcalc.sources.header import Header
@@ -56,7 +56,14 @@ class Model:
     @cached_property
     def anatomy(self) -> Anatomy:
         """The list of parts."""
-        whole = anatomy(self.config)
+        try:
+            whole = anatomy(self.config)
+        except ConfigError as error:
+            if self.source != "flags":
+                raise
+            raise ConfigError(
+                str(error), hint="sizes are --d, --layers, --heads, --kv-heads, --head-dim, --d-ff"
+            ) from None
         if not self.blocks_only:
             return whole
         return replace(whole, parts=tuple(p for p in whole.parts if "{layer}" in getattr(p, "name", "{layer}")))
@@ -74,7 +81,8 @@ def resolve(
     elif sizes:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in sizes)
         raise InputError(
-            f"{flags} describe a model without a name", hint="change one size of a named model with `--set key=value`"
+            f"{flags} describe a model without a name",
+            hint="a named model's sizes are changed one by one with `--set key=value`",
         )
     else:
         model = _from_name(name)
@@ -135,6 +143,8 @@ def _from_path(path: Path, name: str) -> Model:
     try:
         if path.is_dir():
             return _from_directory(path, name)
+        if path.exists() and not path.is_file():
+            raise InputError(f"{shorten(name)} is neither a file nor a directory")
         if not path.is_file():
             close = (
                 sorted(p.name for p in path.parent.glob("*") if p.suffix == path.suffix)[:4]

@@ -76,3 +76,23 @@ def _device(name: str, entry: dict[str, Any]) -> Device:
 def of_memory(n_bytes: int) -> Device:
     """A device of which only the memory is known."""
     return Device("device", n_bytes, n_bytes, True, None, {}, None, "--device-memory")
+
+
+def of_this_machine() -> tuple[Device, int]:
+    """The machine's own GPUs as the NVIDIA driver lists them, and how many; without one, its main memory."""
+    import os
+    import subprocess
+
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listed = (
+            subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip().splitlines()
+        )
+    except (OSError, subprocess.SubprocessError):
+        listed = []
+    if listed:
+        name, _, mib = listed[0].rpartition(",")
+        n_bytes = int(mib) * 2**20
+        return Device(name.strip(), n_bytes, n_bytes, True, None, {}, None, "nvidia-smi"), len(listed)
+    n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Device("main memory", n_bytes, n_bytes, True, None, {}, None, "the operating system", True), 1

@@ -18,6 +18,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.json") if path.stem != "aliases")
 
 
+def by_model_type() -> dict[str, list[str]]:
+    """Presets under the model_type of their configs."""
+    groups: dict[str, list[str]] = {}
+    for name in names():
+        groups.setdefault(load(name).get("model_type", ""), []).append(name)
+    return groups
+
+
 @cache
 def _index() -> Mapping[str, str]:
     """Squeezed spelling to preset: file names first, then the aliases that have a source of their own."""

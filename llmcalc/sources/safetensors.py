@@ -132,7 +132,6 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
             raise HeaderError(
                 f"{name}: tensor {shorten(tensor)} overlaps {shorten(previous)}: "
                 f"its offset is {begin}, that one ends at {end}"
-                f"its offset is {begin}, that one ends at {end}"
             )
         if begin > end:
             raise HeaderError(

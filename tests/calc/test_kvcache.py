@@ -398,6 +398,7 @@ def test_a_draft_model_comes_on_top(cli: Cli) -> None:
 def test_memory_gives_context_batch_and_a_grid(cli: Cli) -> None:
     facts = json.loads(cli("kvcache", "llama-3-8b", "--ctx", 8192, "--memory", "8GiB", "--json").out)["facts"]
     assert (facts["max_context"], facts["max_batch"]) == (65536, 8)
-    assert facts["grid"][-1] == {"context": 8192, "max_batch": 8}
+    last = [(c["batch"], c["fits"]) for c in facts["grid"] if c["context"] == 8192]
+    assert last == [(1, True), (2, True), (4, True), (8, True), (16, False), (32, False), (64, False)]
     endless = json.loads(cli("kvcache", "mamba-130m", "--ctx", 8192, "--memory", "8GiB", "--json").out)["facts"]
     assert endless["max_context"] is None

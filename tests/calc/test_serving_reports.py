@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,7 @@ from llmcalc.anatomy import Anatomy, Layers
 from llmcalc.blocks import attention
 from llmcalc.calc.cache.load import Cache, Load
 from llmcalc.calc.fit import (
-    GIB,
-    Machine,
-    Sizes,
+    Ask,
     batch_tensorrt,
     blocks_in,
     concurrency,
@@ -28,6 +27,7 @@ from llmcalc.calc.fit import (
     weights_part,
 )
 from llmcalc.calc.kvcache import engine_for
+from llmcalc.calc.overheads import GIB, Sizes
 from llmcalc.dims import Dim
 from llmcalc.dtypes import dtype
 from tests.calc import reports
@@ -143,20 +143,19 @@ def weights(record: dict[str, Any]) -> float:
     if s.get("pp", 1) > 1:
         raise Skip("a pipeline stage")
     a = reports.model({"config": c, "flags": {}, "arch_class": "", "model": record["model"], "engine": "vLLM"})
-    kv = c.get("num_key_value_heads")
-    return float(weights_part(a, sizes(record), "vllm", dtype(s.get("dtype", "bfloat16")), None, s["tp"], kv).n_bytes)
+    ask = Ask(a, sizes(record), load(record), "vllm", GIB, 0.9, dtype(s.get("dtype", "bfloat16")), tp=s["tp"])
+    return float(weights_part(ask).n_bytes)
 
 
 def blind(record: dict[str, Any]) -> None:
-    """Every estimate lies inside its own stated range; the pool, with no measured part given, inside the sum of them."""
+    """Every estimate lies inside its own range; the pool, with no measured part given, inside their sum."""
     s, c = record["settings"], record["config"]
     if s.get("pp", 1) > 1 or not s.get("visible_memory_gib") or record["engine_version"].startswith("0.11"):
         raise Skip("pipeline stages, and versions whose constants were not fitted")
-    machine = Machine(int(s["visible_memory_gib"] * GIB), s["tp"], s["gpu_memory_utilization"])
     a = Anatomy(record["model"], tuple(m for m in mixers(record).mixers))
-    found = plan(
-        a, sizes(record), machine, load(record), engine(record), dtype("bfloat16"), None, None, s["max_num_seqs"]
-    )
+    visible, share = int(s["visible_memory_gib"] * GIB), s["gpu_memory_utilization"]
+    ask = Ask(a, sizes(record), load(record), engine(record), visible, share, dtype("bfloat16"))
+    found = plan(replace(ask, tp=s["tp"], sequences=s["max_num_seqs"]))
     parts = {p.name: p for p in found.parts}
     slack = 0.02 * GIB
     names = {"activation_peak_bytes": "activations", "non_torch_bytes": "context, NCCL"}

@@ -17,6 +17,10 @@ RULES = "llama.cpp of early 2026 (llama-kv-cache.cpp): cells in multiples of 256
 CACHE_TYPES = ("float32", "float16", "bfloat16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
+NOT_RUN = ("gptj", "codegen", "gpt_neo", "opt", "biogpt", "ctrl", "xglm", "openai-gpt", "reformer", "megatron-bert")
+"""Families without a graph in llama.cpp."""
+
+
 def llama_cpp(anatomy: Anatomy, load: Load, engine: str = "llama.cpp") -> Cache:
     """The K and V tensors of every layer, and the recurrent memory, for ``batch`` slots of ``context`` tokens."""
     _check(anatomy, load)
@@ -30,6 +34,8 @@ def llama_cpp(anatomy: Anatomy, load: Load, engine: str = "llama.cpp") -> Cache:
 
 def _check(anatomy: Anatomy, load: Load) -> None:
     """What llama.cpp refuses, and what is not known of it."""
+    if anatomy.family in NOT_RUN:
+        raise InputError(f"llama.cpp does not run {anatomy.family}", hint="--engine transformers does")
     for kind, side in ((load.key_dtype, "K"), (load.value_dtype, "V")):
         if kind.name not in CACHE_TYPES:
             raise InputError(f"llama.cpp has no cache of type {kind.name}", hint=f"it has {', '.join(CACHE_TYPES)}")

@@ -91,6 +91,8 @@ def token_bytes(mixer: Mixer, load: Load, keys: Dim | None = None, values: Dim |
     same = load.key_dtype == load.value_dtype
     if same and load.key_dtype.block == 1:
         return in_bytes(keys + values + mixer.index_keys, load.key_dtype)
+    if same and mixer.kind == "latent" and not mixer.index_keys:
+        return in_bytes(keys + values, load.key_dtype)
     names = ("element_bytes", "element_bytes") if same else ("key_bytes", "value_bytes")
     out = in_bytes(keys, load.key_dtype, names[0])
     if values:

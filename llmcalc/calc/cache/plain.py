@@ -7,6 +7,7 @@ from dataclasses import replace
 from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.calc.cache.load import Cache, Load, Row, gathered, in_bytes, kind_of, shared_heads, state_size, token_bytes
 from llmcalc.dims import Dim, least, most, total
+from llmcalc.errors import InputError
 
 FORMULA = "no engine: tokens that a query can see, nothing rounded"
 TRANSFORMERS = "transformers 5.24 (cache_utils.py): latent attention compressed, windows keep W - 1 tokens"
@@ -15,7 +16,8 @@ TRANSFORMERS_4 = "transformers 4.x and early 5.x: latent attention expanded to k
 
 def formula(anatomy: Anatomy, load: Load) -> Cache:
     """The cache as papers count it."""
-    rows = [_row(m, load, _seen(m, load)) for m in _local(anatomy, load)]
+    local = [replace(m, window=m.window or m.sight) for m in _local(anatomy, load)]
+    rows = [_row(m, load, _seen(m, load)) for m in local]
     return gathered("formula", FORMULA, rows, load.context)
 
 
@@ -87,6 +89,12 @@ def _compressed(mixer: Mixer, load: Load) -> Row:
 
 def transformers(anatomy: Anatomy, load: Load) -> Cache:
     """What ``DynamicCache`` holds after that many tokens, or ``StaticCache`` allocates for them."""
+    for kind in (load.key_dtype, load.value_dtype):
+        if kind.name not in ("float32", "float16", "bfloat16", "float64"):
+            raise InputError(
+                f"transformers caches keys and values in the model's dtype, not in {kind.name}",
+                hint="the rule of its quantised caches is not known",
+            )
     rows = [_row(m, load, _held(m, load), _expanded_heads(m, load)) for m in _local(anatomy, load)]
     return gathered("transformers", TRANSFORMERS, rows, load.context)
 

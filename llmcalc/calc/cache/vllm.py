@@ -46,8 +46,24 @@ class Spec:
         return Dim(self.padded) if self.padded is not None else self.token * self.block
 
 
+DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "fp8_ds_mla")
+
+
+def _check(anatomy: Anatomy, load: Load) -> None:
+    """Which formats vLLM keeps: one for keys and values, no integers and no blocks of ggml."""
+    kind = load.key_dtype
+    if kind != load.value_dtype:
+        raise InputError("vLLM keeps keys and values in one dtype", hint="give --kv-dtype one name")
+    if kind.name not in DTYPES:
+        raise InputError(f"the rule of vLLM's cache in {kind.name} is not known", hint=f"known: {', '.join(DTYPES)}")
+    widths = {int(m.keys + m.values) if m.kind == "latent" else 0 for m in anatomy.mixers if m.per_token}
+    if kind.name == "fp8_ds_mla" and widths != {576}:
+        raise InputError("fp8_ds_mla is for latent attention of 512 + 64 elements alone", hint="try --kv-dtype fp8")
+
+
 def vllm(anatomy: Anatomy, load: Load, rules: Rules = NEWEST) -> Cache:
     """The blocks that ``batch`` sequences of ``context`` tokens occupy, in bytes."""
+    _check(anatomy, load)
     mixers = [shared_heads(m, load.tp) for m in anatomy.mixers if m.kind not in ("none", "shared")]
     specs = _specs(mixers, load, rules)
     if not specs:

@@ -1,0 +1,113 @@
+"""What would make a model fit: fewer or more devices, a shorter context, fewer sequences, narrower formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.calc.fit import Ask, plan
+from llmcalc.calc.parallel import check_degree
+from llmcalc.dims import Dim
+from llmcalc.dtypes import dtype
+from llmcalc.errors import InputError
+
+LONGEST, MOST_SEQUENCES, MOST_DEVICES = 2**24, 2**20, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One change and the bytes that are left over on the fullest device once it is made."""
+
+    change: str
+    value: int | str
+    left: int
+    how: str = ""
+
+
+def left_over(ask: Ask) -> int | None:
+    """Bytes left over, or None where it does not fit for sure or an engine refuses."""
+    try:
+        found = plan(ask)
+    except InputError:
+        return None
+    return found.pool - found.need if found.verdict == "yes" else None
+
+
+def ways(ask: Ask, n_layers: int) -> list[Way]:
+    """Every single change that fits: the fewest devices, the longest context, the most sequences, narrower formats."""
+    found = [w for w in (fewest(ask, n_layers), longest(ask), most_sequences(ask)) if w is not None]
+    return found if left_over(ask) is not None else [*found, *narrower(ask)]
+
+
+def fewest(ask: Ask, n_layers: int) -> Way | None:
+    """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of them."""
+    for n in (2**i for i in range(MOST_DEVICES.bit_length())):
+        for pp in (2**i for i in range(n.bit_length())):
+            tp = n // pp
+            if pp > n_layers or (pp > 1 and tp > 8):
+                continue
+            left = left_over(replace(ask, tp=tp, pp=pp))
+            if left is not None:
+                return Way("devices", n, left, f"tensor {tp} x pipeline {pp}")
+    return None
+
+
+def longest(ask: Ask) -> Way | None:
+    """The longest context that fits with the same number of sequences."""
+    at = lambda n: replace(ask, load=replace(ask.load, context=Dim(n, "context")))  # noqa: E731
+    return _most("context", at, LONGEST)
+
+
+def most_sequences(ask: Ask) -> Way | None:
+    """The most sequences that fit at the same context."""
+    at = lambda n: replace(ask, load=replace(ask.load, batch=Dim(n, "batch")))  # noqa: E731
+    return _most("concurrency", at, MOST_SEQUENCES)
+
+
+def _most(change: str, at: Callable[[int], Ask], limit: int) -> Way | None:
+    """The largest n from 1 to ``limit`` that fits, by doubling and halving."""
+    if left_over(at(1)) is None:
+        return None
+    low = 1
+    while low < limit and left_over(at(2 * low)) is not None:
+        low *= 2
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if left_over(at(middle)) is not None else (low, middle)
+    return Way(change, low, left_over(at(low)) or 0)
+
+
+def narrower(ask: Ask) -> list[Way]:
+    """Narrower weights and caches that fit, each alone, then both; the least narrow first."""
+    fp8 = dtype("float8_e4m3fn")
+    eight = dtype("q8_0") if ask.engine.startswith(("llama.cpp", "ollama")) else fp8
+    cache = replace(ask.load, key_dtype=eight, value_dtype=eight)
+    tries = [
+        (f"cache in {eight.name}", replace(ask, load=cache)),
+        ("weights in fp8", replace(ask, quant="fp8", stored=None)),
+        ("weights in 4 bits (awq)", replace(ask, quant="awq", stored=None)),
+        (f"weights in fp8, cache in {eight.name}", replace(ask, quant="fp8", load=cache, stored=None)),
+        (f"weights in 4 bits (awq), cache in {eight.name}", replace(ask, quant="awq", load=cache, stored=None)),
+    ]
+    lefts = [(text, left_over(changed)) for text, changed in tries]
+    return [Way("format", text, left) for text, left in lefts if left is not None]
+
+
+def degrees(anatomy: Anatomy, n_layers: int) -> dict[str, list[int]]:
+    """Degrees up to 64 that divide the model: tensor (heads), pipeline (layers), expert (experts)."""
+    tensor = []
+    for tp in range(1, MOST_DEVICES + 1):
+        try:
+            check_degree(anatomy, tp)
+        except InputError:
+            continue
+        tensor.append(tp)
+    experts = max((int(w.experts) for w in anatomy.weights), default=1)
+    found = {"tensor": tensor, "pipeline": _divisors(n_layers)}
+    return {**found, "expert": _divisors(experts)} if experts > 1 else found
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(1, MOST_DEVICES + 1) if n % i == 0]

@@ -1,0 +1,169 @@
+"""``llmcalc fit``: does it fit on these devices, and what would make it fit?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from llmcalc.calc.fit import Ask, default_utilization, plan
+from llmcalc.calc.kvcache import base_of
+from llmcalc.calc.overheads import Sizes
+from llmcalc.calc.weights import QUANTISED
+from llmcalc.cli.fit_view import Subject, offload_view, plan_view
+from llmcalc.cli.load import EngineOptions, LoadOptions, build_load
+from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.output import write
+from llmcalc.cli.params import config_dtype
+from llmcalc.dtypes import DType, dtype, find_dtype
+from llmcalc.errors import InputError
+from llmcalc.sources import Model
+from llmcalc.sources.devices import Device, find, of_memory, of_this_machine
+from llmcalc.units import parse_bytes
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """On what, and in which form."""
+
+    device: Annotated[
+        str | None, typer.Option(help="A device by name (llmcalc list devices), or auto: this machine's.")
+    ] = None
+    device_memory: Annotated[str | None, typer.Option(help="Memory of one device instead: 24GiB.")] = None
+    count: Annotated[int, typer.Option(help="Devices: one tensor-parallel rank each, per pipeline stage.")] = 1
+    pp: Annotated[int, typer.Option(help="Pipeline stages among the devices.")] = 1
+    concurrency: Annotated[str | None, typer.Option(help="Sequences at a time (--batch).", metavar="N")] = None
+    weights: Annotated[str | None, typer.Option(help=f"A dtype, or {', '.join(QUANTISED)}. Default: the model's.")] = (
+        None
+    )
+    utilization: Annotated[float | None, typer.Option(help="Share of the memory that the engine takes.")] = None
+    max_seqs: Annotated[int, typer.Option(help="vLLM's max_num_seqs, which its sampling buffers follow.")] = 1024
+    gpu_layers: Annotated[
+        int | None, typer.Option(help="llama.cpp: layers on the device, the rest in main memory.")
+    ] = None
+
+
+@takes
+def fit(
+    model: ModelOptions, load: LoadOptions, devices: DeviceOptions, engines: EngineOptions, output: OutputOptions
+) -> None:
+    """Weights, cache and working memory of every device against its memory; exit 1 if it does not fit.
+
+    \b
+    llmcalc fit --model llama-3.1-70b --device h100 --count 4 --ctx 32768 --concurrency 64 --engine vllm
+    llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp
+    llmcalc fit llama-3-8b --device rtx-4090 --ctx 8192
+    """
+    ggml = base_of(load.engine) in ("llama.cpp", "ollama")
+    if devices.gpu_layers is not None and not ggml:
+        raise InputError("--gpu-layers is llama.cpp's: other engines keep every layer on the devices")
+    engines.check(load.engine)
+    found = model.resolve()
+    device, count = _device(devices)
+    subject = Subject(found, device, count, ask_of(found, device, count, load, devices, engines))
+    if ggml and count == 1:
+        view, fits = offload_view(subject, devices.gpu_layers, output)
+    else:
+        answer = plan(subject.ask)
+        view, fits = plan_view(subject, answer, output), answer.verdict == "yes"
+    write(view, output.chosen)
+    if not fits:
+        raise typer.Exit(1)
+
+
+def ask_of(
+    found: Model, device: Device, count: int, load: LoadOptions, devices: DeviceOptions, engines: EngineOptions
+) -> Ask:
+    """The question as the calculation takes it."""
+    if load.tp != 1:
+        raise InputError("--tp is --count here: one tensor-parallel rank per device")
+    if devices.pp < 1 or count % devices.pp:
+        raise InputError(f"--pp {devices.pp} does not divide {count} devices")
+    if devices.max_seqs < 1:
+        raise InputError(f"--max-seqs is {devices.max_seqs}; it must be at least 1")
+    if devices.concurrency is not None:
+        if load.batch != "1":
+            raise InputError("--concurrency and --batch say the same thing twice")
+        load = replace(load, batch=devices.concurrency)
+    wide, quant = _weights(found, devices.weights)
+    return Ask(
+        found.anatomy,
+        sizes_of(found),
+        build_load(found, load, engines),
+        load.engine,
+        device.visible_bytes,
+        _utilization(devices, load.engine),
+        wide,
+        quant,
+        count // devices.pp,
+        devices.pp,
+        devices.max_seqs,
+        found.header.n_bytes if found.header is not None and devices.weights is None else None,
+    )
+
+
+def _utilization(options: DeviceOptions, engine: str) -> float:
+    share = options.utilization
+    if share is None:
+        return default_utilization(engine)
+    if not 0 < share <= 1:
+        raise InputError(f"--utilization is {share}; it must be above 0 and at most 1")
+    return share
+
+
+def _device(options: DeviceOptions) -> tuple[Device, int]:
+    if options.count < 1:
+        raise InputError(f"--count is {options.count}; it must be at least 1")
+    if options.device_memory is not None:
+        if options.device is not None:
+            raise InputError("--device and --device-memory say the same thing twice")
+        n_bytes = parse_bytes(options.device_memory)
+        if n_bytes < 2**20:
+            raise InputError(f"--device-memory {options.device_memory} is less than a MiB", hint="24GB or 24GiB")
+        return of_memory(n_bytes), options.count
+    if options.device is None:
+        raise InputError(
+            "on what? give --device h100, --device auto or --device-memory 24GiB",
+            hint="`llmcalc list devices` shows all",
+        )
+    if options.device == "auto":
+        device, n = of_this_machine()
+        return device, options.count if options.count > 1 else n
+    return find(options.device), options.count
+
+
+def _weights(found: Model, named: str | None) -> tuple[DType, str | None]:
+    """The dtype of the weights that stay wide, and how the others are quantised."""
+    own = config_dtype(found.raw or {})
+    if named is None:
+        return own, None
+    if named.lower() in QUANTISED:
+        return own if own.block == 1 and own.size > 1 else dtype("bfloat16"), named.lower()
+    if find_dtype(named) is None:
+        raise InputError(f"no weight format is called {named!r}", hint=f"known: {', '.join(QUANTISED)}, or a dtype")
+    return dtype(named), None
+
+
+def sizes_of(model: Model) -> Sizes:
+    """What the estimates depend on, read off the parts."""
+    weights = model.anatomy.weights
+    table = next((w for w in weights if w.role == "embed.token"), None)
+    if table is None:
+        raise InputError(f"{model.name} has no vocabulary: only its blocks are described", hint="give --vocab")
+    widths = [
+        int(w.shape[0])
+        for w in weights
+        if w.role in ("mlp.up", "mlp.gate") and len(w.shape) == 2 and (w.experts > 1 or not w.stacked)
+    ]
+    fused = [
+        int(w.shape[0]) // 2 for w in weights if w.role == "mlp.gate_up" and len(w.shape) == 2 and not w.transposed
+    ]
+    return Sizes(
+        int(table.shape[1]),
+        max([*widths, *fused], default=0),
+        int(table.shape[0]),
+        model.longest_context or 0,
+        any(w.experts > 1 for w in weights),
+        any(w.role.startswith("vision") for w in weights),
+    )

@@ -1,0 +1,211 @@
+"""How ``fit`` shows its answer: parts and memory, a bar, the ways that fit; or the layers of a partial offload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llmcalc.calc.fit import Ask, Plan, blocks_in, concurrency, plan, pool_tokens
+from llmcalc.calc.offload import Split, cache_by_layer, header_weights, layer_weights, most_layers, split
+from llmcalc.calc.overheads import Part, counted
+from llmcalc.calc.parallel import n_decoder_layers
+from llmcalc.calc.ways import Way, degrees, ways
+from llmcalc.calc.weights import QUANTISED
+from llmcalc.cli.options import OutputOptions
+from llmcalc.cli.params import describe
+from llmcalc.cli.view import Column, Fact, View
+from llmcalc.errors import InputError
+from llmcalc.sources import Model
+from llmcalc.sources.devices import Device
+from llmcalc.units import exact, plural, size
+
+VERDICTS = {"yes": "fits", "no": "does not fit", "unsure": "is too close to call"}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the question is about, as the user named it."""
+
+    model: Model
+    device: Device
+    count: int
+    ask: Ask
+
+
+def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
+    """Parts of one device, the memory, the verdict, and what would fit."""
+    si, load = output.si, s.ask.load
+    why = f"{exact(load.batch)} x {exact(load.context)} {plural('token', load.context)}, {answer.cache.rules}"
+    parts = [*answer.parts, counted("cache", answer.need, why)]
+    title = f"{s.model.name} on {s.count} x {s.device.name}, {s.ask.engine}: {VERDICTS[answer.verdict]}"
+    layers = n_decoder_layers(s.ask.anatomy)
+    facts = [
+        Fact("fits", answer.verdict == "yes"),
+        Fact("verdict", answer.verdict),
+        Fact("engine", answer.engine),
+        *_memory(s, answer, si),
+        *_pool(s, answer),
+        *_ways(ways(s.ask, layers), si),
+        Fact("degrees", degrees(s.ask.anatomy, layers), "degrees that divide it", _degrees),
+    ]
+    notes = [*s.model.notes, *s.model.anatomy.notes, *answer.notes, *_notes(s)]
+    return View("fit/1", title, _columns(si), _rows(parts), facts, notes, describe(s.model), output.explain)
+
+
+def _memory(s: Subject, answer: Plan, si: bool) -> list[Fact]:
+    """The device's memory, and what is left of it at each step."""
+    rank = "" if s.count == 1 else f" (each of {s.count})"
+    stages = "" if s.ask.pp == 1 else f", the fullest of {s.ask.pp} stages"
+    shown = partial(size, si=si)
+    known = "" if s.device.visible_known else " (not known: nominal)"
+    free = answer.pool - answer.need
+    span = f"{shown(answer.pool_low)} to {shown(answer.pool_high)}"
+    return [
+        Fact("device_memory_bytes", s.device.memory_bytes, "memory, nominal", shown),
+        Fact("visible_bytes", s.device.visible_bytes, "memory, visible", lambda n: shown(n) + known),
+        Fact("usable_bytes", answer.usable, f"usable{rank}", lambda n: f"{shown(n)} ({s.ask.utilization:g} of it)"),
+        Fact("pool_bytes", answer.pool, "left for the cache", lambda n: f"{shown(n)} ({span}){stages}"),
+        Fact("kv_bytes", answer.need, "cache needed", shown),
+        Fact("free_bytes", free, "left over" if free >= 0 else "missing", lambda n: shown(abs(n))),
+        Fact("bar", _bar(answer), "of the usable", str),
+    ]
+
+
+def _bar(answer: Plan, width: int = 50) -> str:
+    """Weights, working memory, cache and what is free, as a bar of the usable memory."""
+    rest = sum(p.n_bytes for p in answer.parts[1:])
+    shares = (answer.parts[0].n_bytes, rest, answer.need)
+    cells = [round(width * n / answer.usable) if answer.usable else 0 for n in shares]
+    bar = "█" * cells[0] + "▓" * cells[1] + "▒" * cells[2]
+    end = "!" if answer.need > answer.pool else "]"
+    return f"[{bar[:width]}{'░' * (width - len(bar))}{end}\n █ weights  ▓ working  ▒ cache  ░ free"
+
+
+def _pool(s: Subject, answer: Plan) -> list[Fact]:
+    """What vLLM prints of its pool."""
+    pool = max(answer.pool, 0)
+    many = concurrency(pool, answer.cache)
+    if many is None:
+        return []
+    context = int(s.ask.load.context)
+    return [
+        Fact("pool_blocks", blocks_in(pool, answer.cache), "blocks in the pool", exact),
+        Fact("pool_tokens", pool_tokens(pool, answer.cache, context), "tokens in the pool", exact),
+        Fact("max_concurrency", round(many, 2), f"sequences of {exact(context)}", lambda x: f"{x:.2f}"),
+    ]
+
+
+_SAID = {"devices": "devices: {}", "context": "longest context: {}", "concurrency": "most sequences: {}"}
+
+
+def _ways(found: list[Way], si: bool) -> list[Fact]:
+    """The ways in their order, each with what it leaves."""
+
+    def said(way: Way) -> str:
+        value = exact(way.value) if isinstance(way.value, int) else way.value
+        how = f", {way.how}" if way.how else ""
+        return f"{_SAID.get(way.change, '{}').format(value)}{how} ({size(way.left, si=si)} left over)"
+
+    rows = [{"change": w.change, "value": w.value, "how": w.how or None, "left_bytes": w.left} for w in found]
+    by = {w.change: w.value for w in reversed(found)}
+    return [
+        Fact("min_count", by.get("devices")),
+        Fact("max_context", by.get("context", 0)),
+        Fact("max_sequences", by.get("concurrency", 0)),
+        Fact("ways", rows, "what fits", lambda _: "\n".join(map(said, found)) or "no single change that is known"),
+    ]
+
+
+def _degrees(found: Mapping[str, list[int]]) -> str:
+    return "\n".join(f"{kind}: {', '.join(map(str, values))}" for kind, values in found.items())
+
+
+def _notes(s: Subject) -> list[str]:
+    said = ["weights and cache are exact; a range marks an estimate", f"{s.device.name}: {s.device.source}"]
+    if s.ask.quant is not None:
+        said.append(
+            f"weights as {s.ask.quant}: {QUANTISED[s.ask.quant][2]}; embeddings, head, norms and routers stay "
+            f"{s.ask.wide.name}"
+        )
+    if s.device.unified:
+        said.append("unified memory: programs and the system share it")
+    return said
+
+
+def _columns(si: bool) -> list[Column]:
+    spread = lambda r: "exact" if r is None else f"{size(r[0], si=si)} to {size(r[1], si=si)}"  # noqa: E731
+    return [
+        Column("part", "per device"),
+        Column("bytes", "bytes", lambda n: size(n, si=si), right=True),
+        Column("range", "range", spread, right=True),
+        Column("exact", "exact", shown=False),
+        Column("why", "why"),
+    ]
+
+
+def _rows(parts: list[Part]) -> list[Mapping[str, Any]]:
+    return [
+        {
+            "part": p.name,
+            "bytes": p.n_bytes,
+            "range": None if p.exact else [p.low, p.high],
+            "exact": p.exact,
+            "why": p.why,
+        }
+        for p in parts
+    ]
+
+
+def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> tuple[View, bool]:
+    """llama.cpp: the layers that were asked for on the device, or as many as fit, the rest in main memory."""
+    answer, weights = plan(s.ask), _per_layer(s)
+    cache = cache_by_layer(answer.cache)
+    working = sum(p.n_bytes for p in answer.parts[1:])
+    most = most_layers(weights, cache, answer.usable, working)
+    if gpu_layers is not None and gpu_layers < 0:
+        raise InputError(f"--gpu-layers is {gpu_layers}; it must not be negative")
+    n_layers, chosen = len(weights[0]), most if gpu_layers is None else gpu_layers
+    held = split(weights, cache, chosen)
+    on_device = held.device_weights + held.device_cache + working
+    fits = on_device <= answer.usable and (gpu_layers is not None or most > n_layers)
+    word = "fits" if fits else "fits in part" if most and on_device <= answer.usable else "does not fit"
+    shown = partial(size, si=output.si)
+    facts = [
+        Fact("fits", fits),
+        Fact("usable_bytes", answer.usable, "usable", shown),
+        Fact("device_bytes", on_device, "on the device", shown),
+        Fact("host_bytes", held.host_weights + held.host_cache, "in main memory", shown),
+        Fact("kv_bytes", answer.need, "cache in all", shown),
+        Fact("gpu_layers", chosen, "layers on the device", lambda n: f"{n} (of {n_layers}, and one for the output)"),
+        Fact("max_gpu_layers", most, "most that fit", exact),
+    ]
+    title = f"{s.model.name} on {s.device.name}, {s.ask.engine}: {word}"
+    notes = [*s.model.notes, *answer.notes, *_notes(s)]
+    rows = _rows(_places(held, answer, n_layers))
+    view = View("fit/1", title, _columns(output.si), rows, facts, notes, describe(s.model), output.explain)
+    return view, fits
+
+
+def _places(held: Split, answer: Plan, n_layers: int) -> list[Part]:
+    """What lies on the device and what in main memory."""
+    whole = held.layers > n_layers
+    layers = f"{min(held.layers, n_layers)} of {n_layers} layers{' and the output' if whole else ''}"
+    return [
+        counted("weights, device", held.device_weights, layers),
+        counted("cache, device", held.device_cache, answer.cache.rules),
+        *answer.parts[1:],
+        counted("weights, main memory", held.host_weights, "input table and the layers that stay"),
+        counted("cache, main memory", held.host_cache, "of the layers that stay"),
+    ]
+
+
+def _per_layer(s: Subject) -> tuple[dict[int, int], int, int]:
+    """Bytes per layer: from a GGUF's own table, else every tensor in one format."""
+    header = s.model.header
+    if header is not None and header.format == "gguf" and s.ask.stored is not None:
+        return header_weights({name: t.n_bytes for name, t in header.tensors.items()})
+    if s.ask.quant is not None:
+        raise InputError(f"how {s.ask.quant} is offloaded is not known", hint="--weights q8_0, q4_k, or a .gguf file")
+    return layer_weights(s.ask.anatomy, s.ask.wide)
