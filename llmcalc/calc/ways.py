@@ -49,7 +49,7 @@ def fewest(ask: Ask, n_layers: int) -> Way | None:
                 continue
             left = left_over(replace(ask, tp=tp, pp=pp))
             if left is not None:
-                return Way("devices", n, left, f"tensor {tp} x pipeline {pp}")
+                return Way("devices", n, left, f"tensor {tp} x pipeline {pp}" if pp > 1 else "")
     return None
 
 
