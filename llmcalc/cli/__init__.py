@@ -39,7 +39,14 @@ def options(
     """Options before the command."""
 
 
-COMMANDS = {"params": "params", "kvcache": "kvcache", "fit": "fit", "check": "check", "list": "list_known"}
+COMMANDS = {
+    "params": "params",
+    "kvcache": "kvcache",
+    "fit": "fit",
+    "sample": "sample",
+    "check": "check",
+    "list": "list_known",
+}
 """Command to the function in the module of its name."""
 
 

@@ -1,0 +1,233 @@
+"""``llmcalc sample``: from logits to the next token, every stage visible."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmcalc.cli.options import OutputOptions, takes
+from llmcalc.cli.output import write
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.units import parse_count
+
+if TYPE_CHECKING:
+    from llmcalc.sampling.settings import Settings
+
+MOST_VARIANTS = 12
+
+
+def number(help_text: str, *names: str) -> Any:
+    """An option that takes one number, or several for a line-up."""
+    return typer.Option(*names, help=help_text, metavar="X[,Y...]")
+
+
+@dataclass(frozen=True)
+class LogitOptions:
+    """Where the logits come from."""
+
+    logits: Annotated[str | None, typer.Option(help="Logits: 2,1,0.5.", metavar="X,Y,...")] = None
+    logits_file: Annotated[
+        str | None, typer.Option(help="A JSON, NPY or safetensors file, or - for standard input.", metavar="FILE")
+    ] = None
+    tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file.", metavar="NAME")] = None
+    labels: Annotated[str | None, typer.Option(help="Names of the tokens: a,b,c.", metavar="A,B,...")] = None
+    model: Annotated[str | None, typer.Option("--model", "-m", help="A model (needs the live engine).")] = None
+    prompt: Annotated[str | None, typer.Option(help="With --model: the text before.", metavar="TEXT")] = None
+    steps: Annotated[int | None, typer.Option(help="With --model: tokens to generate.", metavar="N")] = None
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """The stages. A list of numbers makes a line-up: --temperature 0.5,1,2."""
+
+    temperature: Annotated[str | None, number("Divides the logits; 0 is greedy.", "--temperature", "-t")] = None
+    top_k: Annotated[str | None, number("Keep the k most likely tokens; 0 is off.")] = None
+    top_p: Annotated[str | None, number("Keep the smallest set of that mass.")] = None
+    min_p: Annotated[str | None, number("Keep tokens of that share of the likeliest one.")] = None
+    typical_p: Annotated[str | None, number("Keep the tokens nearest to the entropy, up to that mass.")] = None
+    top_n_sigma: Annotated[str | None, number("Keep logits within n standard deviations of the largest.")] = None
+    epsilon_cutoff: Annotated[str | None, number("Keep tokens of that probability and more.")] = None
+    eta_cutoff: Annotated[str | None, number("The same, lower where the entropy is high.")] = None
+    top_h: Annotated[str | None, number("Keep the likeliest up to that share of the entropy.")] = None
+    xtc_probability: Annotated[str | None, number("How often to remove the top choices but one.")] = None
+    xtc_threshold: Annotated[str | None, number("What a top choice is.")] = None
+    repetition_penalty: Annotated[str | None, number("Divide or multiply logits of seen tokens.")] = None
+    frequency_penalty: Annotated[str | None, number("Subtract per use.")] = None
+    presence_penalty: Annotated[str | None, number("Subtract once if used.")] = None
+    no_repeat_ngram: Annotated[str | None, number("Remove what would repeat n tokens.")] = None
+    dry_multiplier: Annotated[str | None, number("DRY: penalty for going on with a repetition.")] = None
+    dry_base: Annotated[str | None, number("DRY: growth per token; 1.75.")] = None
+    dry_allowed_length: Annotated[str | None, number("DRY: free length; 2.")] = None
+    mirostat: Annotated[str | None, number("1 or 2: aim at a surprise of --mirostat-tau bits.")] = None
+    mirostat_tau: Annotated[str | None, number("The surprise to aim at; 5.")] = None
+    dynatemp_range: Annotated[str | None, number("Let the temperature follow the entropy within this range.")] = None
+    dynatemp_exponent: Annotated[str | None, number("How it follows; 1.")] = None
+    last_n: Annotated[str | None, number("How many tokens penalties look back; -1 all.")] = None
+    min_keep: Annotated[str | None, number("The fewest tokens that a stage leaves.")] = None
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token, the first of equals.")] = False
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(help="Add to a token's logit. May be repeated.", metavar="ID=VALUE")
+    ] = None
+    prompt_ids: Annotated[str | None, typer.Option(help="Tokens of the prompt, for penalties.", metavar="ID,...")] = (
+        None
+    )
+    output_ids: Annotated[
+        str | None, typer.Option(help="Tokens of the answer so far, for penalties.", metavar="ID,...")
+    ] = None
+    dry_breakers: Annotated[str | None, typer.Option(help="Tokens that end a repetition.", metavar="ID,...")] = None
+    like: Annotated[
+        str | None, typer.Option(help="Order and edge rules of transformers, vllm, llama.cpp or openai.")
+    ] = None
+    defaults: Annotated[bool, typer.Option("--defaults", help="With --like: its defaults where nothing is given.")] = (
+        False
+    )
+    order: Annotated[
+        str | None, typer.Option(help="Another order: an engine's, or stages: top-p,temperature.", metavar="STAGES")
+    ] = None
+
+
+@takes
+def sample(
+    source: LogitOptions,
+    stages: StageOptions,
+    output: OutputOptions,
+    draws: Annotated[
+        str | None, typer.Option("--draws", "--n", help="Draw this often, and count.", metavar="N")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same.")] = 0,
+    target: Annotated[str | None, typer.Option(help="The right token, by id or label: its loss.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows to show, the likeliest ones; 0 is all.")] = 20,
+    plot: Annotated[str | None, typer.Option(help="Draw the distribution: out.svg or out.png.", metavar="FILE")] = None,
+) -> None:
+    """From logits to the next token: every stage, what it removes, and what is left.
+
+    \b
+    llmcalc sample --logits 2,1,0.5,-0.5,-1.5 --labels a,b,c,d,e --temperature 0.5,1,2
+    llmcalc sample --logits 3,2,1 --temperature 0.5 --top-p 0.8 --like llama.cpp
+    llmcalc sample --logits-file logits.json --top-k 40 --top-p 0.9 --draws 1000 --seed 7
+    """
+    if source.model is not None:
+        raise UnavailableError("logits of a model need the live engine, which is not built yet", hint="give --logits")
+    if source.prompt is not None or source.steps is not None:
+        raise InputError("--prompt and --steps go with --model")
+    from llmcalc.cli import sample_view
+    from llmcalc.sampling.engines import in_order
+
+    n = _draws(draws)
+    if seed < 0:
+        raise InputError(f"--seed is {seed}; it must not be negative")
+    values, stored = _logits(source)
+    engine, variants = _engine(stages), variants_of(stages, seed)
+    if stages.order is not None and "," in stages.order:
+        engine = in_order(engine, [name.strip() for name in stages.order.split(",")])
+    subject = sample_view.subject(values, stored, source.labels, engine, target)
+    view = sample_view.view(subject, variants, n, stages.greedy, rows, output.explain)
+    if plot is not None:
+        from llmcalc.cli.plot import bars
+
+        bars(plot, *sample_view.bars_of(subject, variants))
+    write(view, output.chosen)
+
+
+def _draws(text: str | None) -> int | None:
+    if text is None:
+        return None
+    n = parse_count(text)
+    if not 1 <= n <= 10**8:
+        raise InputError(f"--draws is {text}; it must be from 1 to 10^8")
+    return n
+
+
+def _logits(source: LogitOptions) -> tuple[Any, str]:
+    from llmcalc.sources import logits
+
+    if (source.logits is None) == (source.logits_file is None):
+        raise InputError(
+            "give --logits 2,1,0.5 or --logits-file FILE", hint="llmcalc sample --logits 2,1,0.5,-0.5,-1.5"
+        )
+    if source.logits is not None:
+        return logits.parse(source.logits), "text"
+    return logits.read(str(source.logits_file), source.tensor)
+
+
+def _engine(stages: StageOptions) -> Any:
+    from llmcalc.sampling.engines import ENGINES, STAGES, engine, in_order
+
+    like = engine(stages.like) if stages.like is not None else ENGINES["any"]
+    if stages.defaults and stages.like is None:
+        raise InputError("--defaults goes with --like")
+    if stages.order is None or "," in stages.order or stages.order in STAGES:
+        return in_order(like, [stages.order]) if stages.order in STAGES else like
+    other = engine(stages.order)
+    rest = [name for name in like.order if name not in other.order]
+    return replace(like, order=(*other.order, *rest), exactly=other.exactly, note=f"the order of {other.note}")
+
+
+def variants_of(stages: StageOptions, seed: int) -> list[tuple[str, Settings]]:
+    """Every combination of the listed numbers, each with a label of what it varies."""
+    from llmcalc.sampling.settings import Settings
+
+    lists: dict[str, list[float]] = {}
+    for field in fields(StageOptions):
+        text = getattr(stages, field.name)
+        if field.name in Settings.__slots__ and isinstance(text, str) and field.name != "dry_breakers":
+            lists[field.name] = [_number(field.name, word) for word in text.split(",")]
+    if stages.defaults:
+        from llmcalc.sampling.engines import engine
+
+        for name, value in engine(str(stages.like)).defaults.items():
+            lists.setdefault(name, [value])
+    combinations = list(itertools.product(*lists.values()))
+    if len(combinations) > MOST_VARIANTS:
+        raise InputError(f"the lists make {len(combinations)} combinations; at most {MOST_VARIANTS} fit side by side")
+    fixed: dict[str, Any] = {
+        "logit_bias": _biases(stages.logit_bias or []),
+        "prompt": _ids("--prompt-ids", stages.prompt_ids),
+        "output": _ids("--output-ids", stages.output_ids),
+        "dry_breakers": _ids("--dry-breakers", stages.dry_breakers),
+        "seed": seed,
+    }
+    found = []
+    for values in combinations:
+        chosen: dict[str, Any] = dict(zip(lists, values, strict=True))
+        varied = [f"{name.replace('_', '-')} {chosen[name]:g}" for name, many in lists.items() if len(many) > 1]
+        found.append((", ".join(varied), Settings(**chosen, **fixed)))
+    return found
+
+
+_WHOLE = ("top_k", "no_repeat_ngram", "dry_allowed_length", "mirostat", "last_n", "min_keep")
+
+
+def _number(name: str, word: str) -> float:
+    flag = f"--{name.replace('_', '-')}"
+    try:
+        value = float(word)
+    except ValueError:
+        raise InputError(f"{flag}: {word!r} is not a number") from None
+    if name in _WHOLE:
+        if value != int(value) if abs(value) < 2**53 else True:
+            raise InputError(f"{flag} is {word}; it must be a whole number")
+        return int(value)
+    if value != value:
+        raise InputError(f"{flag} is NaN")
+    return value
+
+
+def _ids(flag: str, text: str | None) -> tuple[int, ...]:
+    words = [] if text is None else text.replace(",", " ").split()
+    if not all(word.isdigit() for word in words):
+        raise InputError(f"{flag} is {text!r}; token ids are whole numbers between commas")
+    return tuple(int(word) for word in words)
+
+
+def _biases(texts: list[str]) -> dict[int, float]:
+    found = {}
+    for text in texts:
+        token, equals, value = text.partition("=")
+        if not equals or not token.strip().isdigit():
+            raise InputError(f"--logit-bias {text!r} is not id=value", hint="for example --logit-bias 3=-100")
+        found[int(token)] = _number("logit_bias", value)
+    return found
