@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sampling.candidates import Candidates
 from llmcalc.sampling.draw import chi_square, counts, draws
-from llmcalc.sampling.engines import Engine, run
+from llmcalc.sampling.engines import Engine, kept_mass, run
 from llmcalc.sampling.settings import Settings
 from llmcalc.text import safe
 from llmcalc.units import exact
@@ -97,8 +95,7 @@ def _shown(s: Subject, rows: int) -> list[int]:
     """The tokens to show: all in their order, or the likeliest ones."""
     if rows == 0 or s.n_vocab <= rows:
         return list(range(s.n_vocab))
-    order = np.argsort(-s.logits.logits, kind="stable")[:rows]
-    return [int(t) for t in s.logits.ids[order]]
+    return s.logits.likeliest(rows)
 
 
 def _rows(
@@ -155,7 +152,7 @@ def _share(p: float | None) -> str:
 def _facts(s: Subject, path: list[tuple[str, Candidates]], end: Candidates) -> list[Fact]:
     """Entropy, what is kept, and the loss, before and after."""
     before, after = s.logits.entropy, end.entropy
-    mass = _kept_mass(s.logits, path)
+    mass = kept_mass(s.logits, path)
     nats = lambda h: f"{h:.4f} nats, {h / math.log(2):.4f} bits, perplexity {math.exp(h):.4g}"  # noqa: E731
     facts = [
         Fact("order", [name for name, _ in path], "stages" if path else None, ", ".join),
@@ -174,16 +171,6 @@ def _facts(s: Subject, path: list[tuple[str, Candidates]], end: Candidates) -> l
             Fact("loss_text", _nats(_loss(end, s.target)), "the same, after"),
         ]
     return facts
-
-
-def _kept_mass(c: Candidates, path: list[tuple[str, Candidates]]) -> float:
-    """The share of probability that survives every cut, one after the other."""
-    mass, now = 1.0, c
-    for _, after in path:
-        if after.ids.size < now.ids.size:
-            mass *= float(now.probabilities[np.isin(now.ids, after.ids, assume_unique=True)].sum())
-        now = after
-    return min(mass, 1.0)
 
 
 def _loss(c: Candidates, token: int) -> float | None:

@@ -74,6 +74,10 @@ class Candidates:
         at = int(np.searchsorted(self.ids, token))
         return at if at < self.ids.size and self.ids[at] == token else None
 
+    def likeliest(self, n: int) -> list[int]:
+        """The n most likely tokens, the most likely first, of equals the smaller id."""
+        return [int(t) for t in self.ids[np.argsort(-self.logits, kind="stable")[:n]]]
+
     def probability(self, token: int) -> float:
         """The token's probability; 0 where it was removed."""
         at = self.position(token)

@@ -129,6 +129,16 @@ def run(e: Engine, s: Settings, logits: Candidates, n_vocab: int) -> list[tuple[
     return found
 
 
+def kept_mass(logits: Candidates, path: Sequence[tuple[str, Candidates]]) -> float:
+    """The share of probability that survives every cut, one after the other."""
+    mass, now = 1.0, logits
+    for _, after in path:
+        if after.ids.size < now.ids.size:
+            mass *= float(now.probabilities[np.isin(now.ids, after.ids, assume_unique=True)].sum())
+        now = after
+    return min(mass, 1.0)
+
+
 def _stage_of(setting: str) -> str:
     special = {
         "logit_bias": "bias",
