@@ -172,6 +172,8 @@ def check(e: Engine, s: Settings) -> None:
     if e.name == "transformers":
         _positive("temperature", s.temperature, "give --greedy for T = 0")
         _positive("top_k", s.top_k, "transformers has no 0 for off: leave it away")
+        for name in ("top_h", "no_repeat_ngram", "min_keep"):
+            _positive(name, getattr(s, name))
         for name in ("typical_p", "epsilon_cutoff", "eta_cutoff"):
             value = getattr(s, name)
             if value is not None and not 0 < value < 1:
