@@ -67,7 +67,7 @@ def plural(word: str, n: int) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from ``80GB`` (10^9), ``8GiB`` (2^30), ``512`` or ``1.5 TiB``.
+    """Bytes from ``80GB`` (10^9), ``8GiB`` (2^30), ``512`` or ``79.19 GiB``, whose part of a byte is dropped.
 
     >>> parse_bytes("8GiB"), parse_bytes("80GB")
     (8589934592, 80000000000)
@@ -89,6 +89,6 @@ def _parse(text: str, factors: dict[str, int], wanted: str) -> int:
     if not match or match[2].lower() not in factors:
         raise InputError(f"{text!r} is not {wanted}")
     value = Fraction(match[1].rstrip(".")) * factors[match[2].lower()]
-    if value.denominator != 1:
+    if value.denominator != 1 and not (match[2] and match[2].lower() in _BYTE_FACTORS and "B" in wanted):
         raise InputError(f"{text!r} is not a whole number; wanted {wanted}")
     return int(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,9 +11,11 @@ from llmcalc.calc.cache.load import Cache, Load
 from llmcalc.calc.kvcache import engine_for
 from llmcalc.calc.overheads import Part, Sizes, absorbed_bytes, counted, rope_bytes, working
 from llmcalc.calc.parallel import check_degree, stage
-from llmcalc.calc.weights import rank_bytes
+from llmcalc.calc.weights import rank_bytes, stored_bytes
+from llmcalc.dims import Dim
 from llmcalc.dtypes import DType
 
+TOWERS = ("vision", "audio")
 Verdict = Literal["yes", "no", "unsure"]
 
 
@@ -20,8 +23,9 @@ Verdict = Literal["yes", "no", "unsure"]
 class Ask:
     """One question: a model, a load, an engine, and devices of ``visible`` bytes, ``tp`` times ``pp`` of them.
 
-    ``wide`` is the dtype of the weights, ``quant`` how the matrices inside the layers are quantised; ``stored`` are the
-    bytes of a checkpoint that one device holds as it is. ``sequences`` is vLLM's ``max_num_seqs``.
+    ``wide`` is the dtype of the weights, ``quant`` how the matrices inside the layers are quantised. ``stored`` says
+    what a checkpoint holds as it is: role to bytes in the file and elements in the model. ``sequences`` is vLLM's
+    ``max_num_seqs``.
     """
 
     anatomy: Anatomy
@@ -35,7 +39,7 @@ class Ask:
     tp: int = 1
     pp: int = 1
     sequences: int = 1024
-    stored: int | None = None
+    stored: Mapping[str, tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,13 @@ class Plan:
     pool_low: int
     pool_high: int
     notes: tuple[str, ...] = ()
+    share: float = 1.0
+    """TensorRT-LLM's fraction is one of what weights and working memory leave."""
 
     @property
     def pool(self) -> int:
         """What is left for the cache by the middle of the estimates."""
-        return self.usable - sum(p.n_bytes for p in self.parts)
+        return int((self.usable - sum(p.n_bytes for p in self.parts)) * self.share)
 
     @property
     def verdict(self) -> Verdict:
@@ -68,7 +74,7 @@ def plan(ask: Ask) -> Plan:
     check_degree(ask.anatomy, ask.tp)
     if ask.pp == 1:
         return _rank(ask)
-    stages = [replace(ask, anatomy=stage(ask.anatomy, ask.pp, i), stored=None) for i in range(ask.pp)]
+    stages = [replace(ask, anatomy=stage(ask.anatomy, ask.pp, i)) for i in range(ask.pp)]
     return min((_rank(s) for s in stages), key=lambda p: p.pool - p.need)
 
 
@@ -77,24 +83,33 @@ def _rank(ask: Ask) -> Plan:
     function, note = engine_for(ask.engine)
     cache = function(ask.anatomy, load)
     parts = [weights_part(ask), *working(ask.sizes, load, ask.engine, ask.tp * ask.pp, ask.sequences, ask.visible)]
-    usable = int(ask.visible * ask.utilization)
-    low, high = usable - sum(p.high for p in parts), usable - sum(p.low for p in parts)
+    of_rest = ask.engine.startswith("tensorrt")
+    usable = ask.visible if of_rest else int(ask.visible * ask.utilization)
+    share = ask.utilization if of_rest else 1.0
+    low, high = (int((usable - sum(ends)) * share) for ends in ([p.high for p in parts], [p.low for p in parts]))
     notes = tuple(n for n in (*cache.notes, note) if n)
-    return Plan(ask.engine, ask.tp, tuple(parts), usable, int(cache.kv_bytes), cache, low, high, notes)
+    return Plan(ask.engine, ask.tp, tuple(parts), usable, int(cache.kv_bytes), cache, low, high, notes, share)
 
 
 def weights_part(ask: Ask) -> Part:
     """Weights of one device: a checkpoint as stored, else every tensor's share in the dtype that was asked for."""
-    if ask.stored is not None and ask.tp == 1:
-        return counted("weights", ask.stored, "the tensors of the checkpoint, as stored")
     kv = max((int(m.n_kv_heads) for m in ask.anatomy.mixers if m.kind == "kv"), default=None)
-    n = int(rank_bytes(ask.anatomy, ask.wide, ask.quant, ask.tp, kv))
+    n: Dim = rank_bytes(ask.anatomy, ask.wide, ask.quant, ask.tp, kv)
     why = f"every tensor as one of {ask.tp} ranks holds it" if ask.tp > 1 else "every tensor"
     why += f", {ask.quant or ask.wide.name}"
+    if ask.stored is not None:
+        n = Dim(stored_bytes(ask.anatomy, ask.stored, ask.tp, kv), "stored_bytes")
+        why = "the tensors of the checkpoint, as stored"
+        why += f", as one of {ask.tp} ranks holds them" if ask.tp > 1 else ""
     if ask.engine.startswith("vllm"):
-        n += rope_bytes(ask.sizes, ask.anatomy.mixers) + absorbed_bytes(ask.anatomy.mixers, ask.tp)
+        extra = rope_bytes(ask.sizes, ask.anatomy.mixers) + absorbed_bytes(ask.anatomy.mixers, ask.tp)
+        n = n + Dim(extra, "rotary_bytes")
         why += ", with the rotary table"
-    return counted("weights", n, why)
+    towers = [w for w in ask.anatomy.weights if w.role.startswith(TOWERS) and not w.tied_to]
+    if ask.tp == 1 or not towers:
+        return counted("weights", n, why)
+    whole = int(sum(int(w.params) for w in towers)) * ask.wide.size
+    return Part("weights", n, n - whole + whole // ask.tp, int(n), f"{why}; the towers whole, or cut at best")
 
 
 def default_utilization(engine: str) -> float:

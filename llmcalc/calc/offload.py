@@ -1,4 +1,4 @@
-"""llama.cpp's partial offload: the last layers on the device, the others in main memory, each with its cache."""
+"""llama.cpp's partial offload: the output and the last layers on the device, the rest in main memory."""
 
 from __future__ import annotations
 
@@ -70,14 +70,17 @@ def cache_by_layer(cache: Cache) -> dict[int, int]:
 
 
 def split(weights: tuple[dict[int, int], int, int], cache: dict[int, int], on_device: int) -> Split:
-    """The last ``on_device`` layers on the device; one more than there are layers takes the output along."""
+    """The output on the device, and as many of the last layers as ``on_device`` allows beside it.
+
+    Source: ``i_gpu_start = max(n_layer + 1 - n_gpu_layers, 0)`` in llama-model.cpp of 2026; older versions put the
+    output there last.
+    """
     layers, output, table = weights
     order = sorted(layers)
-    chosen = set(order[len(order) - min(on_device, len(order)) :]) if on_device > 0 else set[int]()
-    whole = on_device > len(order)
-    device = sum(layers[i] for i in chosen) + (output if whole else 0)
+    chosen = set(order[len(order) - min(on_device - 1, len(order)) :]) if on_device > 1 else set[int]()
+    device = sum(layers[i] for i in chosen) + (output if on_device else 0)
     held = sum(cache.get(i, 0) for i in chosen)
-    host = sum(n for i, n in layers.items() if i not in chosen) + table + (0 if whole else output)
+    host = sum(n for i, n in layers.items() if i not in chosen) + table + (0 if on_device else output)
     return Split(min(on_device, len(order) + 1), device, held, host, sum(cache.values()) - held)
 
 

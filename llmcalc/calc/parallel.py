@@ -19,7 +19,7 @@ SPLIT = {
     ),
     **dict.fromkeys(("attn.k", "attn.v", "attn.kv", "cross.k", "cross.v", "cross.kv"), "kv"),
     **dict.fromkeys(("attn.o", "mlp.down", "cross.o", "ssm.out"), "in"),
-    **dict.fromkeys(("embed.token", "head"), "vocab"),
+    **dict.fromkeys(("embed.token", "embed.layer", "head"), "vocab"),
     **dict.fromkeys(("attn.sinks", "attn.gate"), "out"),
     **dict.fromkeys(("ssm.in", "ssm.conv", "ssm.a", "ssm.d", "ssm.dt", "ssm.norm"), "out"),
     "ssm.x": "in",
@@ -61,8 +61,14 @@ def _cut(weight: Weight, tp: int, n_kv_heads: int | None) -> Dim:
 def check_degree(anatomy: Anatomy, tp: int) -> None:
     """A tensor-parallel degree must divide the query heads of every layer."""
     for m in anatomy.mixers:
-        if m.kind in ("kv", "latent", "shared") and m.n_heads and m.n_heads % tp:
+        if m.n_heads and m.n_heads % tp:
             raise InputError(f"--tp {tp} does not divide {int(m.n_heads)} heads")
+        n = int(m.n_kv_heads)
+        if m.kind == "kv" and n and n % tp and tp % n:
+            raise InputError(f"--tp {tp} neither divides {n} key/value heads nor is a multiple of them")
+        for s in m.states:
+            if s.channels % tp:
+                raise InputError(f"--tp {tp} does not divide the {int(s.channels)} channels of a state")
 
 
 def n_decoder_layers(anatomy: Anatomy) -> int:

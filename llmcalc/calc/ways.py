@@ -20,7 +20,8 @@ class Way:
     """One change and the bytes that are left over on the fullest device once it is made."""
 
     change: str
-    value: int | str
+    value: int | str | None
+    """None is without limit."""
     left: int
     how: str = ""
 
@@ -42,10 +43,11 @@ def ways(ask: Ask, n_layers: int) -> list[Way]:
 
 def fewest(ask: Ask, n_layers: int) -> Way | None:
     """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of them."""
+    ggml = ask.engine.startswith(("llama.cpp", "ollama"))
     for n in (2**i for i in range(MOST_DEVICES.bit_length())):
         for pp in (2**i for i in range(n.bit_length())):
             tp = n // pp
-            if pp > n_layers or (pp > 1 and tp > 8):
+            if pp > n_layers or (pp > 1 and tp > 8) or (ggml and tp > 1):
                 continue
             left = left_over(replace(ask, tp=tp, pp=pp))
             if left is not None:
@@ -70,8 +72,10 @@ def _most(change: str, at: Callable[[int], Ask], limit: int) -> Way | None:
     if left_over(at(1)) is None:
         return None
     low = 1
-    while low < limit and left_over(at(2 * low)) is not None:
+    while 2 * low <= limit and left_over(at(2 * low)) is not None:
         low *= 2
+    if 2 * low > limit:
+        return Way(change, None, left_over(at(low)) or 0)
     high = 2 * low
     while high - low > 1:
         middle = (low + high) // 2
@@ -96,7 +100,7 @@ def narrower(ask: Ask) -> list[Way]:
 
 
 def degrees(anatomy: Anatomy, n_layers: int) -> dict[str, list[int]]:
-    """Degrees up to 64 that divide the model: tensor (heads), pipeline (layers), expert (experts)."""
+    """Degrees up to 64 that divide the model evenly: tensor (heads), pipeline (layers), expert (experts)."""
     tensor = []
     for tp in range(1, MOST_DEVICES + 1):
         try:
@@ -105,7 +109,9 @@ def degrees(anatomy: Anatomy, n_layers: int) -> dict[str, list[int]]:
             continue
         tensor.append(tp)
     experts = max((int(w.experts) for w in anatomy.weights), default=1)
-    found = {"tensor": tensor, "pipeline": _divisors(n_layers)}
+    found = {"tensor": tensor}
+    if not any(m.kind in ("cross", "shared") for m in anatomy.mixers):
+        found["pipeline"] = _divisors(n_layers)
     return {**found, "expert": _divisors(experts)} if experts > 1 else found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -10,9 +11,11 @@ import typer
 from llmcalc.calc.fit import Ask, default_utilization, plan
 from llmcalc.calc.kvcache import base_of
 from llmcalc.calc.overheads import Sizes
-from llmcalc.calc.weights import QUANTISED
+from llmcalc.calc.weights import QUANTISED, native
+from llmcalc.cli.check import result_of
 from llmcalc.cli.fit_view import Subject, offload_view, plan_view
-from llmcalc.cli.load import EngineOptions, LoadOptions, build_load
+from llmcalc.cli.kvcompare import keeps_something
+from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, count_of
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import config_dtype
@@ -20,6 +23,7 @@ from llmcalc.dtypes import DType, dtype, find_dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find, of_memory, of_this_machine
+from llmcalc.sources.header import Header
 from llmcalc.units import parse_bytes
 
 
@@ -38,7 +42,9 @@ class DeviceOptions:
         None
     )
     utilization: Annotated[float | None, typer.Option(help="Share of the memory that the engine takes.")] = None
-    max_seqs: Annotated[int, typer.Option(help="vLLM's max_num_seqs, which its sampling buffers follow.")] = 1024
+    max_seqs: Annotated[
+        int | None, typer.Option(help="vLLM's max_num_seqs, which its sampling buffers follow; default 1024.")
+    ] = None
     gpu_layers: Annotated[
         int | None, typer.Option(help="llama.cpp: layers on the device, the rest in main memory.")
     ] = None
@@ -58,9 +64,13 @@ def fit(
     ggml = base_of(load.engine) in ("llama.cpp", "ollama")
     if devices.gpu_layers is not None and not ggml:
         raise InputError("--gpu-layers is llama.cpp's: other engines keep every layer on the devices")
+    if devices.max_seqs is not None and base_of(load.engine) != "vllm":
+        raise InputError(f"--max-seqs is a setting of vllm, and the engine is {base_of(load.engine)}")
     engines.check(load.engine)
     found = model.resolve()
     device, count = _device(devices)
+    if devices.gpu_layers is not None and count > 1:
+        raise InputError("--gpu-layers is for one device; with more, llama.cpp divides all layers among them")
     subject = Subject(found, device, count, ask_of(found, device, count, load, devices, engines))
     if ggml and count == 1:
         view, fits = offload_view(subject, devices.gpu_layers, output)
@@ -78,15 +88,19 @@ def ask_of(
     """The question as the calculation takes it."""
     if load.tp != 1:
         raise InputError("--tp is --count here: one tensor-parallel rank per device")
-    if devices.pp < 1 or count % devices.pp:
+    if devices.pp < 1:
+        raise InputError(f"--pp is {devices.pp}; it must be at least 1")
+    if count % devices.pp:
         raise InputError(f"--pp {devices.pp} does not divide {count} devices")
-    if devices.max_seqs < 1:
+    if devices.max_seqs is not None and devices.max_seqs < 1:
         raise InputError(f"--max-seqs is {devices.max_seqs}; it must be at least 1")
+    keeps_something(found)
     if devices.concurrency is not None:
         if load.batch != "1":
             raise InputError("--concurrency and --batch say the same thing twice")
-        load = replace(load, batch=devices.concurrency)
+        load = replace(load, batch=str(count_of("--concurrency", devices.concurrency, "batch")))
     wide, quant = _weights(found, devices.weights)
+    pp = count if base_of(load.engine) in ("llama.cpp", "ollama") else devices.pp  # llama.cpp divides by layers
     return Ask(
         found.anatomy,
         sizes_of(found),
@@ -96,11 +110,25 @@ def ask_of(
         _utilization(devices, load.engine),
         wide,
         quant,
-        count // devices.pp,
-        devices.pp,
-        devices.max_seqs,
-        found.header.n_bytes if found.header is not None and devices.weights is None else None,
+        count // pp,
+        pp,
+        devices.max_seqs or 1024,
+        stored_by_role(found, found.header) if found.header is not None and devices.weights is None else None,
     )
+
+
+def stored_by_role(found: Model, header: Header) -> dict[str, tuple[int, int]]:
+    """Bytes in the file and elements in the model of every role; what has no role stands under the empty one."""
+    roles = result_of(found, header).roles
+    n_bytes: dict[str, int] = {}
+    for name, stored in header.tensors.items():
+        role = roles.get(name, "")
+        n_bytes[role] = n_bytes.get(role, 0) + stored.n_bytes
+    elements: dict[str, int] = {}
+    for w in found.anatomy.weights:
+        if not w.tied_to:
+            elements[w.role] = elements.get(w.role, 0) + int(w.params)
+    return {role: (n, elements.get(role, 0)) for role, n in n_bytes.items()}
 
 
 def _utilization(options: DeviceOptions, engine: str) -> float:
@@ -137,7 +165,9 @@ def _weights(found: Model, named: str | None) -> tuple[DType, str | None]:
     """The dtype of the weights that stay wide, and how the others are quantised."""
     own = config_dtype(found.raw or {})
     if named is None:
-        return own, None
+        settings = (found.raw or {}).get("quantization_config")
+        known = native(settings) if isinstance(settings, Mapping) and found.header is None else None
+        return own if own.block == 1 and own.size > 1 else dtype("bfloat16"), known
     if named.lower() in QUANTISED:
         return own if own.block == 1 and own.size > 1 else dtype("bfloat16"), named.lower()
     if find_dtype(named) is None:

@@ -38,20 +38,36 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
     """Parts of one device, the memory, the verdict, and what would fit."""
     si, load = output.si, s.ask.load
     why = f"{exact(load.batch)} x {exact(load.context)} {plural('token', load.context)}, {answer.cache.rules}"
-    parts = [*answer.parts, counted("cache", answer.need, why)]
+    parts = [*answer.parts, counted("cache", answer.cache.kv_bytes, why)]
     title = f"{s.model.name} on {s.count} x {s.device.name}, {s.ask.engine}: {VERDICTS[answer.verdict]}"
     layers = n_decoder_layers(s.ask.anatomy)
     facts = [
         Fact("fits", answer.verdict == "yes"),
         Fact("verdict", answer.verdict),
-        Fact("engine", answer.engine),
+        *_asked(s),
         *_memory(s, answer, si),
         *_pool(s, answer),
-        *_ways(ways(s.ask, layers), si),
+        *_ways(ways(s.ask, layers), s.model.longest_context, si),
         Fact("degrees", degrees(s.ask.anatomy, layers), "degrees that divide it", _degrees),
     ]
     notes = [*s.model.notes, *s.model.anatomy.notes, *answer.notes, *_notes(s)]
     return View("fit/1", title, _columns(si), _rows(parts), facts, notes, describe(s.model), output.explain)
+
+
+def _asked(s: Subject) -> list[Fact]:
+    """The question, for a script that reads the answer."""
+    ask, pp = s.ask, "" if s.ask.pp == 1 else f", {s.ask.pp} stages of {s.ask.tp}"
+    return [
+        Fact("engine", ask.engine),
+        Fact("device", s.device.name),
+        Fact("count", s.count, "devices" if pp else None, lambda n: f"{n}{pp}"),
+        Fact("tp", ask.tp),
+        Fact("pp", ask.pp),
+        Fact("context", int(ask.load.context)),
+        Fact("batch", int(ask.load.batch)),
+        Fact("weights", "as stored" if ask.stored is not None else ask.quant or ask.wide.name),
+        Fact("utilization", ask.utilization),
+    ]
 
 
 def _memory(s: Subject, answer: Plan, si: bool) -> list[Fact]:
@@ -61,13 +77,17 @@ def _memory(s: Subject, answer: Plan, si: bool) -> list[Fact]:
     shown = partial(size, si=si)
     known = "" if s.device.visible_known else " (not known: nominal)"
     free = answer.pool - answer.need
+    part = s.ask.utilization
+    share = f" ({part:g} of it)" if answer.share == 1 else f", {part:g} of what is left of it"
     span = f"{shown(answer.pool_low)} to {shown(answer.pool_high)}"
     return [
         Fact("device_memory_bytes", s.device.memory_bytes, "memory, nominal", shown),
         Fact("visible_bytes", s.device.visible_bytes, "memory, visible", lambda n: shown(n) + known),
-        Fact("usable_bytes", answer.usable, f"usable{rank}", lambda n: f"{shown(n)} ({s.ask.utilization:g} of it)"),
+        Fact("usable_bytes", answer.usable, f"usable{rank}", lambda n: shown(n) + share),
         Fact("pool_bytes", answer.pool, "left for the cache", lambda n: f"{shown(n)} ({span}){stages}"),
-        Fact("kv_bytes", answer.need, "cache needed", shown),
+        Fact("pool_low_bytes", answer.pool_low),
+        Fact("pool_high_bytes", answer.pool_high),
+        Fact("kv_bytes", answer.cache.kv_bytes, "cache needed", shown),
         Fact("free_bytes", free, "left over" if free >= 0 else "missing", lambda n: shown(abs(n))),
         Fact("bar", _bar(answer), "of the usable", str),
     ]
@@ -100,11 +120,13 @@ def _pool(s: Subject, answer: Plan) -> list[Fact]:
 _SAID = {"devices": "devices: {}", "context": "longest context: {}", "concurrency": "most sequences: {}"}
 
 
-def _ways(found: list[Way], si: bool) -> list[Fact]:
+def _ways(found: list[Way], own_context: int | None, si: bool) -> list[Fact]:
     """The ways in their order, each with what it leaves."""
 
     def said(way: Way) -> str:
-        value = exact(way.value) if isinstance(way.value, int) else way.value
+        value = exact(way.value) if isinstance(way.value, int) else way.value or "without limit"
+        if way.change == "context" and own_context and (way.value is None or int(way.value) > own_context):
+            value += f", beyond the model's own {exact(own_context)}"
         how = f", {way.how}" if way.how else ""
         return f"{_SAID.get(way.change, '{}').format(value)}{how} ({size(way.left, si=si)} left over)"
 
@@ -124,6 +146,11 @@ def _degrees(found: Mapping[str, list[int]]) -> str:
 
 def _notes(s: Subject) -> list[str]:
     said = ["weights and cache are exact; a range marks an estimate", f"{s.device.name}: {s.device.source}"]
+    own = s.model.longest_context
+    if own is not None and s.ask.load.context > own:
+        said.append(
+            f"{exact(s.ask.load.context)} tokens are beyond the model's own {exact(own)}: computed all the same"
+        )
     if s.ask.quant is not None:
         said.append(
             f"weights as {s.ask.quant}: {QUANTISED[s.ask.quant][2]}; embeddings, head, norms and routers stay "
@@ -135,11 +162,12 @@ def _notes(s: Subject) -> list[str]:
 
 
 def _columns(si: bool) -> list[Column]:
-    spread = lambda r: "exact" if r is None else f"{size(r[0], si=si)} to {size(r[1], si=si)}"  # noqa: E731
+    shown = partial(size, si=si)
     return [
         Column("part", "per device"),
         Column("bytes", "bytes", lambda n: size(n, si=si), right=True),
-        Column("range", "range", spread, right=True),
+        Column("low", "at least", shown, right=True),
+        Column("high", "at most", shown, right=True),
         Column("exact", "exact", shown=False),
         Column("why", "why"),
     ]
@@ -150,7 +178,8 @@ def _rows(parts: list[Part]) -> list[Mapping[str, Any]]:
         {
             "part": p.name,
             "bytes": p.n_bytes,
-            "range": None if p.exact else [p.low, p.high],
+            "low": p.low,
+            "high": p.high,
             "exact": p.exact,
             "why": p.why,
         }
@@ -162,24 +191,30 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
     """llama.cpp: the layers that were asked for on the device, or as many as fit, the rest in main memory."""
     answer, weights = plan(s.ask), _per_layer(s)
     cache = cache_by_layer(answer.cache)
-    working = sum(p.n_bytes for p in answer.parts[1:])
-    most = most_layers(weights, cache, answer.usable, working)
+    least, worst = sum(p.low for p in answer.parts[1:]), sum(p.high for p in answer.parts[1:])
+    most = most_layers(weights, cache, answer.usable, worst)
     if gpu_layers is not None and gpu_layers < 0:
         raise InputError(f"--gpu-layers is {gpu_layers}; it must not be negative")
     n_layers, chosen = len(weights[0]), most if gpu_layers is None else gpu_layers
     held = split(weights, cache, chosen)
-    on_device = held.device_weights + held.device_cache + working
-    fits = on_device <= answer.usable and (gpu_layers is not None or most > n_layers)
-    word = "fits" if fits else "fits in part" if most and on_device <= answer.usable else "does not fit"
+    on_device = held.device_weights + held.device_cache
+    verdict = "yes" if on_device + worst <= answer.usable else "no" if on_device + least > answer.usable else "unsure"
+    fits = verdict == "yes" and (gpu_layers is not None or most > n_layers)
+    word = "fits in part" if verdict == "yes" and most and not fits else VERDICTS["yes" if fits else verdict]
+    word = "does not fit" if not fits and not most and gpu_layers is None else word
     shown = partial(size, si=output.si)
     facts = [
         Fact("fits", fits),
+        Fact("verdict", "yes" if fits else "in part" if word == "fits in part" else "no" if most == 0 else verdict),
+        *_asked(s),
+        Fact("device_memory_bytes", s.device.memory_bytes),
+        Fact("visible_bytes", s.device.visible_bytes),
         Fact("usable_bytes", answer.usable, "usable", shown),
-        Fact("device_bytes", on_device, "on the device", shown),
+        Fact("device_bytes", on_device, "weights and cache on the device", shown),
         Fact("host_bytes", held.host_weights + held.host_cache, "in main memory", shown),
-        Fact("kv_bytes", answer.need, "cache in all", shown),
-        Fact("gpu_layers", chosen, "layers on the device", lambda n: f"{n} (of {n_layers}, and one for the output)"),
-        Fact("max_gpu_layers", most, "most that fit", exact),
+        Fact("kv_bytes", answer.cache.kv_bytes, "cache in all", shown),
+        Fact("gpu_layers", chosen, "layers on the device", lambda n: f"{n} of {n_layers + 1}, the output first"),
+        Fact("max_gpu_layers", most, "most that fit for sure", exact),
     ]
     title = f"{s.model.name} on {s.device.name}, {s.ask.engine}: {word}"
     notes = [*s.model.notes, *answer.notes, *_notes(s)]
@@ -190,13 +225,12 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
 
 def _places(held: Split, answer: Plan, n_layers: int) -> list[Part]:
     """What lies on the device and what in main memory."""
-    whole = held.layers > n_layers
-    layers = f"{min(held.layers, n_layers)} of {n_layers} layers{' and the output' if whole else ''}"
+    layers = f"{max(held.layers - 1, 0)} of {n_layers} layers{' and the output' if held.layers else ''}"
     return [
         counted("weights, device", held.device_weights, layers),
         counted("cache, device", held.device_cache, answer.cache.rules),
         *answer.parts[1:],
-        counted("weights, main memory", held.host_weights, "input table and the layers that stay"),
+        counted("weights, main memory", held.host_weights, "input table, and what stays"),
         counted("cache, main memory", held.host_cache, "of the layers that stay"),
     ]
 

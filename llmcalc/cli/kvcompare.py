@@ -17,14 +17,19 @@ from llmcalc.sources import Model, resolve
 from llmcalc.units import exact, size
 
 
-def answer_for(found: Model, load: Load, engine: str) -> Cache:
-    """The cache under the named engine; a model that keeps nothing is refused."""
-    function, note = engine_for(engine)
+def keeps_something(found: Model) -> None:
+    """A model without a cache is refused: what it needs beside its weights is not known here."""
     if not any(m.kind != "none" for m in found.anatomy.mixers):
         raise InputError(
             f"{found.name} ({found.anatomy.family}) keeps nothing between tokens: it is an encoder, "
             "or its implementation computes every step anew"
         )
+
+
+def answer_for(found: Model, load: Load, engine: str) -> Cache:
+    """The cache under the named engine; a model that keeps nothing is refused."""
+    function, note = engine_for(engine)
+    keeps_something(found)
     answer = function(found.anatomy, load)
     return replace(answer, notes=(*answer.notes, note)) if note else answer
 
@@ -54,10 +59,11 @@ def with_memory(view: View, found: Model, load: Load, engine: str, memory: int, 
     context = largest_context(found.anatomy, function, load, memory)
     batch = largest_batch(found.anatomy, function, load, memory)
     cells = _cells(found, load, engine, memory)
+    kind = "context" if load.source is None else f"answer to {exact(load.source)} source tokens"
     facts = [
         *view.facts,
         Fact("memory_bytes", memory, "memory for the cache alone", lambda n: f"{size(n, si=si)} ({exact(n)} bytes)"),
-        Fact("max_context", context, f"longest context, {exact(load.batch)} at a time", _limit),
+        Fact("max_context", context, f"longest {kind}, {exact(load.batch)} at a time", _limit),
         Fact("max_batch", batch, f"most sequences of {exact(load.context)}", _limit),
         Fact("grid", cells),
     ]
@@ -128,7 +134,10 @@ def _changed(model: ModelOptions, load: LoadOptions, engines: EngineOptions, cha
     else:
         name = _SIZES.get(key, key.replace("-", "_"))
         model = replace(model, override=[*(model.override or ()), f"{name}={value}"])
-    found = model.resolve()
+    try:
+        found = model.resolve()
+    except InputError as error:
+        raise InputError(f"--vs {change}: {error}", hint=error.hint) from None
     return answer_for(found, build_load(found, load, engines), load.engine)
 
 

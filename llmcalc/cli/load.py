@@ -81,7 +81,8 @@ _OWNERS: Mapping[str, tuple[str, ...]] = {
 """Which engines read a setting."""
 
 
-def _count(flag: str, text: str, name: str) -> Dim:
+def count_of(flag: str, text: str, name: str) -> Dim:
+    """A count from 1 to 2^40 that was given with a flag, as a named size."""
     try:
         value = parse_count(text)
     except InputError as error:
@@ -108,7 +109,7 @@ def build_load(found: Model, options: LoadOptions, engines: EngineOptions) -> Lo
     plain = keys.block == 1 and keys.size > 1
     return Load(
         context,
-        _count("--batch", options.batch, "batch"),
+        count_of("--batch", options.batch, "batch"),
         keys,
         values,
         keys if plain else own,
@@ -144,7 +145,7 @@ def _tokens(found: Model, options: LoadOptions, crosses: bool) -> tuple[Dim, Dim
     if options.prompt is not None and options.new is not None:
         if options.ctx is not None:
             raise InputError("--ctx and --prompt/--new say the same thing twice")
-        prompt, new = _count("--prompt", options.prompt, "prompt"), _count("--new", options.new, "new")
+        prompt, new = count_of("--prompt", options.prompt, "prompt"), count_of("--new", options.new, "new")
         return (new, prompt) if crosses else (Dim(prompt + new, "context"), None)
     if options.ctx is None:
         longest = found.longest_context
@@ -152,7 +153,7 @@ def _tokens(found: Model, options: LoadOptions, crosses: bool) -> tuple[Dim, Dim
             raise InputError("the model names no longest context", hint="give one with --ctx")
         context = Dim(longest, "context")
     else:
-        context = _count("--ctx", options.ctx, "context")
+        context = count_of("--ctx", options.ctx, "context")
     return (Dim(max(int(context) // 2, 1), "context"), Dim(context, "source")) if crosses else (context, None)
 
 

@@ -41,20 +41,23 @@ def show(view: View) -> None:
         console.print(facts)
     if view.grid is not None:
         console.print()
-        console.print(heat_map(view.grid))
+        console.print(heat_map(view.grid, console.width))
     for line in closing(view):
         console.print(Text(line, style="dim"), soft_wrap=False)
 
 
-def heat_map(grid: Grid) -> Table:
-    """The grid with each cell coloured by its heat, grey where it is too hot."""
+def heat_map(grid: Grid, columns: int) -> Table:
+    """The grid with each cell coloured by its heat, grey where it is too hot; columns that do not fit are left away."""
     heading, *rows = grid.lines()
+    wide, room = [max(len(row[i]) for row in (heading, *rows)) + 2 for i in range(len(heading))], columns
+    fitting = sum(1 for i in range(len(wide)) if sum(wide[: i + 1]) <= room)
+    heading, rows = heading[:fitting], [row[:fitting] for row in rows]
     table = Table(title=grid.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for text in heading:
         table.add_column(text, justify="right", no_wrap=True)
     for (label, *cells_), heats in zip(rows, grid.heat, strict=True):
         styled = [
-            Text(c, style="dim" if h > 1 else HEAT[min(int(h * 4), 3)]) for c, h in zip(cells_, heats, strict=True)
+            Text(c, style="dim" if h > 1 else HEAT[min(int(h * 4), 3)]) for c, h in zip(cells_, heats, strict=False)
         ]
         table.add_row(Text(label), *styled)
     return table

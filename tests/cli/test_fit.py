@@ -104,6 +104,7 @@ def test_llama_cpp_offloads_what_fits(cli: Cli) -> None:
     assert code == 1 and 0 < layers < 32 and facts["device_bytes"] <= 6 * GIB
     assert asked(cli, *question, "--device-memory", "6GiB", "--gpu-layers", layers)[0] == 0
     assert asked(cli, *question, "--device-memory", "6GiB", "--gpu-layers", layers + 1)[0] == 1
+    assert found["rows"][0]["why"] == f"{layers - 1} of 32 layers and the output"  # i_gpu_start = n_layer + 1 - ngl
     held = sum(r["bytes"] for r in found["rows"] if r["part"].startswith("weights"))
     assert held == 8030261248 * 34 // 32  # q8_0: 34 bytes per 32 elements, every tensor
 
@@ -139,7 +140,13 @@ def test_devices_are_many_and_every_one_says_where_its_figures_come_from() -> No
         (("llama-3-8b", "--device", "h100", "--utilization", 1.5), "--utilization"),
         (("llama-3-8b", "--device", "h100", "--weights", "int3"), "int3"),
         (("llama-3-8b", "--device", "h100", "--gpu-layers", 3), "llama.cpp's"),
-        (("llama-3-8b", "--device", "h100", "--concurrency", 0), "--batch"),
+        (("llama-3-8b", "--device", "h100", "--concurrency", 0), "--concurrency is 0"),
+        (("llama-3-8b", "--device", "h100", "--pp", 0), "--pp is 0"),
+        (("llama-3-8b", "--device", "h100", "--max-seqs", 8), "--max-seqs is a setting of vllm"),
+        (("bert-base", "--device", "h100"), "keeps nothing between tokens"),
+        (("phi-4", "--device", "h100", "--count", 4), "10 key/value heads"),
+        (("kimi-k2.5", "--device", "h100"), "compressed-tensors"),
+        (("llama-3-8b", "--device", "h100", "--engine", "llama.cpp", "--count", 2, "--gpu-layers", 3), "one device"),
         (("--d", 768, "--layers", 12, "--device", "h100", "--ctx", 128), "no vocabulary"),
     ],
 )
@@ -159,3 +166,74 @@ def test_auto_takes_this_machine(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     fake.chmod(0o755)
     found = asked(cli, "gpt2", "--device", "auto", "--engine", "vllm")[1]
     assert found["facts"]["visible_bytes"] == 23034 * 2**20 and "2 ranks" in found["rows"][0]["why"]
+
+
+def test_published_formats_are_the_default(cli: Cli) -> None:
+    """gpt-oss-120b is published in MXFP4: 65,248,815,744 bytes of tensors (the sum of its three shards' headers)."""
+    found = asked(cli, "gpt-oss-120b", "--device", "h100", "--ctx", 8192, "--engine", "transformers")[1]
+    assert found["facts"]["weights"] == "mxfp4" and bytes_of(found, "weights") == 65248815744
+    wide = asked(cli, "gpt-oss-120b", "--device", "h100", "--ctx", 8192, "--weights", "bf16")
+    assert wide[0] == 1 and bytes_of(wide[1], "weights") == 2 * 116829156672
+
+
+def test_a_checkpoint_counts_as_stored_on_every_rank(cli: Cli, tmp_path: Path) -> None:
+    """Norms are on both ranks; every matrix is cut in two, those in fp8 and those in bfloat16."""
+    import json as js
+
+    import torch
+    from safetensors.torch import save_file
+
+    d, ff, v, kv = 256, 512, 1024, 128
+    config = {"model_type": "llama", "hidden_size": d, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 2, "intermediate_size": ff, "vocab_size": v, "max_position_embeddings": 512}
+    config |= {"tie_word_embeddings": False, "torch_dtype": "bfloat16", "head_dim": 64}
+    p = "model.layers.0."
+    shapes = {p + "self_attn.q_proj": (d, d), p + "self_attn.k_proj": (kv, d), p + "self_attn.v_proj": (kv, d)}
+    shapes |= {p + "self_attn.o_proj": (d, d), p + "mlp.gate_proj": (ff, d), p + "mlp.up_proj": (ff, d)}
+    shapes |= {p + "mlp.down_proj": (d, ff)}
+    tensors = {n + ".weight": torch.zeros(s, dtype=torch.float8_e4m3fn) for n, s in shapes.items()}
+    wide = {"model.embed_tokens": (v, d), "lm_head": (v, d)}
+    tensors |= {n + ".weight": torch.zeros(s, dtype=torch.bfloat16) for n, s in wide.items()}
+    norms = ("model.norm", p + "input_layernorm", p + "post_attention_layernorm")
+    tensors |= {n + ".weight": torch.zeros(d, dtype=torch.bfloat16) for n in norms}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(js.dumps(config))
+    matrices = sum(a * b for a, b in shapes.values()) + 2 * v * d * 2
+    question = (tmp_path, "--device-memory", "8GiB", "--ctx", 512, "--engine", "transformers")
+    one, two = (bytes_of(asked(cli, *question, "--count", n)[1], "weights") for n in (1, 2))
+    assert one == matrices + 3 * d * 2 and two == matrices // 2 + 3 * d * 2
+
+
+def test_llama_cpp_divides_layers_among_devices(cli: Cli) -> None:
+    found = asked(cli, "llama-3-8b", "--device", "h100", "--engine", "llama.cpp", "--count", 2, "--ctx", 8192)[1]
+    assert (found["facts"]["tp"], found["facts"]["pp"]) == (1, 2)
+    assert bytes_of(found, "cache") == 2**29  # half of 1 GiB
+
+
+def test_tensorrt_takes_its_fraction_of_what_is_left(cli: Cli) -> None:
+    """free_gpu_memory_fraction is one of the memory that is free once weights and buffers are there."""
+    found = asked(cli, "llama-3-8b", "--device", "rtx-4090", "--ctx", 8192, "--engine", "tensorrt-llm")[1]
+    facts = found["facts"]
+    left = facts["visible_bytes"] - bytes_of(found, "weights") - bytes_of(found, "reserve")
+    assert facts["pool_bytes"] == int(0.9 * left)
+
+
+def test_beyond_the_models_own_context_is_said(cli: Cli) -> None:
+    ran = cli("fit", "llama-3-8b", "--device", "h100", "--ctx", 200000, "--engine", "vllm")
+    assert "beyond the model's own 8,192" in ran.err and "beyond the model's own 8,192" in ran.out
+
+
+def test_a_model_of_states_alone_has_no_longest_context(cli: Cli) -> None:
+    found = asked(cli, "mamba-130m", "--device", "h100", "--ctx", 8192)[1]
+    assert found["facts"]["max_context"] is None
+    assert "without limit" in cli("fit", "mamba-130m", "--device", "h100", "--ctx", 8192).out
+
+
+def test_sizes_may_have_a_part_of_a_byte(cli: Cli) -> None:
+    found = asked(cli, "gpt2", "--device-memory", "79.19GiB")[1]
+    assert found["facts"]["device_memory_bytes"] == int(79.19 * GIB)
+
+
+def test_explain_shows_the_formula_of_weights_and_cache(cli: Cli) -> None:
+    out = cli("fit", "llama-3-8b", "--device", "h100", "--ctx", 8192, "--explain").out
+    assert "weights = " in out and "cache = " in out and "= 1,073,741,824" in out

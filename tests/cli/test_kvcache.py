@@ -117,3 +117,19 @@ def test_a_version_beyond_the_known_ones_is_named(cli: Cli) -> None:
 
 def test_measuring_waits_for_the_live_engine(cli: Cli) -> None:
     assert cli("kvcache", "gpt2", "--live").code == 3
+
+
+def test_repeated_heads_are_divided_among_ranks(cli: Cli) -> None:
+    """Falcon 11B's reference caches all 32 heads: two ranks hold half each."""
+    asked = ("falcon-11b", "--ctx", 4096, "--engine", "transformers")
+    whole = data(cli, *asked)["facts"]["kv_bytes"]
+    assert 2 * data(cli, *asked, "--tp", 2)["facts"]["kv_bytes"] == whole
+
+
+def test_the_grid_fits_a_narrow_terminal() -> None:
+    from llmcalc.cli.table import heat_map
+    from llmcalc.cli.view import Grid
+
+    texts = [["123.45 MiB"] * 7] * 2
+    grid = Grid("t", "context", ["131,072", "65,536"], ["1", "2", "4", "8", "16", "32", "64"], texts, [[0.5] * 7] * 2)
+    assert len(heat_map(grid, 80).columns) == 6 and len(heat_map(grid, 200).columns) == 8

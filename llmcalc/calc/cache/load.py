@@ -125,10 +125,14 @@ def shared_heads(mixer: Mixer, tp: int, *, ceil: bool = False) -> Mixer:
     states = tuple(replace(s, channels=ceil_div(s.channels, tp)) for s in mixer.states)
     if not mixer.n_kv_heads:
         return replace(mixer, states=states)
-    local = int(-(-mixer.n_kv_heads // tp) if ceil else max(1, mixer.n_kv_heads // tp))
+    n = int(mixer.n_kv_heads)
+    if not ceil and n % tp and tp % n:
+        raise InputError(f"--tp {tp} neither divides {n} key/value heads nor is a multiple of them")
+    local = -(-n // tp) if ceil else max(1, n // tp)
     heads = Dim(local, "n_kv_heads_per_rank")
+    cached = None if mixer.cached_heads is None else Dim(int(mixer.cached_heads) // tp, "n_heads_per_rank")
     return replace(
-        mixer, n_kv_heads=heads, keys=heads * mixer.d_qk, values=heads * mixer.d_v, states=states, cached_heads=None
+        mixer, n_kv_heads=heads, keys=heads * mixer.d_qk, values=heads * mixer.d_v, states=states, cached_heads=cached
     )
 
 
