@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from llmcalc.calc.check import Difference, Result, Want, compare, promised
 from llmcalc.calc.params import parameters
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
-from llmcalc.cli.params import describe
+from llmcalc.cli.params import describe, quantisation
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sources import Model, gguf, resolve
@@ -74,13 +73,13 @@ def result_of(model: Model, header: Header) -> Result:
         wants = {name: Want(shape, weight) for name, (shape, weight) in gguf.promised(model.anatomy).items()}
         wants = {n: w for n, w in wants.items() if not w.weight.tied_to or n in have}
         return compare(wants, have, buffers)
-    settings = raw.get("quantization_config")
+    settings = quantisation(raw)
     extra_layers = raw.get("num_nextn_predict_layers") or 0
     result = compare(
         promised(model.anatomy),
         have,
         buffers,
-        settings if isinstance(settings, Mapping) else None,
+        settings,
         extra_layers if isinstance(extra_layers, int) else 0,
     )
     absent = tuple(

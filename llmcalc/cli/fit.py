@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from llmcalc.cli.kvcompare import keeps_something
 from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, count_of
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
-from llmcalc.cli.params import config_dtype
+from llmcalc.cli.params import config_dtype, quantisation
 from llmcalc.dtypes import DType, dtype, find_dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
@@ -165,8 +164,7 @@ def _weights(found: Model, named: str | None) -> tuple[DType, str | None]:
     """The dtype of the weights that stay wide, and how the others are quantised."""
     own = config_dtype(found.raw or {})
     if named is None:
-        settings = (found.raw or {}).get("quantization_config")
-        known = native(settings) if isinstance(settings, Mapping) and found.header is None else None
+        known = native(quantisation(found.raw)) if found.header is None else None
         return own if own.block == 1 and own.size > 1 else dtype("bfloat16"), known
     if named.lower() in QUANTISED:
         return own if own.block == 1 and own.size > 1 else dtype("bfloat16"), named.lower()

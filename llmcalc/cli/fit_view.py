@@ -47,7 +47,7 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
         *_asked(s),
         *_memory(s, answer, si),
         *_pool(s, answer),
-        *_ways(ways(s.ask, layers), s.model.longest_context, si),
+        *_ways(s, ways(s.ask, layers), si),
         Fact("degrees", degrees(s.ask.anatomy, layers), "degrees that divide it", _degrees),
     ]
     notes = [*s.model.notes, *s.model.anatomy.notes, *answer.notes, *_notes(s)]
@@ -120,15 +120,17 @@ def _pool(s: Subject, answer: Plan) -> list[Fact]:
 _SAID = {"devices": "devices: {}", "context": "longest context: {}", "concurrency": "most sequences: {}"}
 
 
-def _ways(found: list[Way], own_context: int | None, si: bool) -> list[Fact]:
+def _ways(s: Subject, found: list[Way], si: bool) -> list[Fact]:
     """The ways in their order, each with what it leaves."""
+    own_context = s.model.longest_context
+    names = _SAID if s.ask.load.source is None else {**_SAID, "context": "longest answer: {}"}
 
     def said(way: Way) -> str:
         value = exact(way.value) if isinstance(way.value, int) else way.value or "without limit"
         if way.change == "context" and own_context and (way.value is None or int(way.value) > own_context):
             value += f", beyond the model's own {exact(own_context)}"
         how = f", {way.how}" if way.how else ""
-        return f"{_SAID.get(way.change, '{}').format(value)}{how} ({size(way.left, si=si)} left over)"
+        return f"{names.get(way.change, '{}').format(value)}{how} ({size(way.left, si=si)} left over)"
 
     rows = [{"change": w.change, "value": w.value, "how": w.how or None, "left_bytes": w.left} for w in found]
     by = {w.change: w.value for w in reversed(found)}

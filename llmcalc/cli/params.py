@@ -339,10 +339,20 @@ def assumptions(model: Model) -> list[str]:
     return [f"not in the config, so the default of the reference's {model.config.family} class: {listed}"]
 
 
+def quantisation(raw: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What a config says of its weights' packing, at its top level or in the language model's part."""
+    inner = (raw or {}).get("text_config")
+    for place in (raw or {}, inner if isinstance(inner, Mapping) else {}):
+        settings = place.get("quantization_config")
+        if isinstance(settings, Mapping) and settings:
+            return settings
+    return None
+
+
 def quantised(model: Model) -> list[str]:
     """A word where the published weights are quantised, which changes bytes and not parameters."""
-    settings = (model.raw or {}).get("quantization_config")
-    if not isinstance(settings, Mapping):
+    settings = quantisation(model.raw)
+    if settings is None:
         return []
     method = settings.get("quant_method") or settings.get("quantization_method") or "unknown"
     return [

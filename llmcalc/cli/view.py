@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmcalc.dims import SYMBOLS, Dim
@@ -104,10 +104,11 @@ class View:
             if isinstance(fact.value, Dim):
                 yield fact.label or fact.key, fact.value
 
-    def legend(self) -> dict[str, tuple[str, int]]:
-        """The symbols of all printed formulas: symbol to our name and value."""
+    def legend(self, *, printed: bool = False) -> dict[str, tuple[str, int]]:
+        """The symbols of all formulas, or of the printed ones: symbol to our name and value."""
         sizes: dict[str, int] = {}
-        for _, value in self.dims():
+        hidden = printed and not self.explain and all(c.key != "formula" for c in self.columns)
+        for _, value in (replace(self, rows=()) if hidden else self).dims():
             sizes.update(value.sizes)
         return {SYMBOLS.get(name, name): (name, size) for name, size in sizes.items()}
 
@@ -243,7 +244,7 @@ def formula_text(value: Any) -> str:
 def closing(view: View) -> list[str]:
     """The legend of symbols, and the explanation where it was asked for."""
     lines = []
-    if legend := view.legend():
+    if legend := view.legend(printed=True):
         said = [f"{s} = {name} = {v}" if s != name else f"{name} = {v}" for s, (name, v) in legend.items()]
         lines += ["", "where " + ", ".join(said)]
     if view.explain:
