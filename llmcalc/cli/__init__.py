@@ -43,6 +43,7 @@ COMMANDS = {
     "params": "params",
     "kvcache": "kvcache",
     "fit": "fit",
+    "dtype": "show",
     "sample": "sample",
     "check": "check",
     "list": "list_known",
