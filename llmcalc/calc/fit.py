@@ -8,14 +8,13 @@ from typing import Literal
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.calc.cache.load import Cache, Load
-from llmcalc.calc.kvcache import engine_for
-from llmcalc.calc.overheads import Part, Sizes, absorbed_bytes, counted, rope_bytes, working
-from llmcalc.calc.parallel import check_degree, stage
+from llmcalc.calc.kvcache import base_of, engine_for, version_of
+from llmcalc.calc.overheads import Part, Sizes, absorbed_bytes, counted, counts_graphs, rope_bytes, working
+from llmcalc.calc.parallel import TOWERS, check_degree, stage
 from llmcalc.calc.weights import rank_bytes, stored_bytes
 from llmcalc.dims import Dim
 from llmcalc.dtypes import DType
 
-TOWERS = ("vision", "audio")
 Verdict = Literal["yes", "no", "unsure"]
 
 
@@ -46,11 +45,8 @@ class Ask:
 class Plan:
     """The answer for one rank: its parts, the memory that counts, what is left for the cache, and what it needs."""
 
-    engine: str
-    tp: int
     parts: tuple[Part, ...]
     usable: int
-    need: int
     cache: Cache
     pool_low: int
     pool_high: int
@@ -59,9 +55,14 @@ class Plan:
     """TensorRT-LLM's fraction is one of what weights and working memory leave."""
 
     @property
+    def need(self) -> int:
+        """What the cache takes."""
+        return int(self.cache.kv_bytes)
+
+    @property
     def pool(self) -> int:
         """What is left for the cache by the middle of the estimates."""
-        return int((self.usable - sum(p.n_bytes for p in self.parts)) * self.share)
+        return left(self.usable, sum(p.n_bytes for p in self.parts), self.share)
 
     @property
     def verdict(self) -> Verdict:
@@ -83,12 +84,17 @@ def _rank(ask: Ask) -> Plan:
     function, note = engine_for(ask.engine)
     cache = function(ask.anatomy, load)
     parts = [weights_part(ask), *working(ask.sizes, load, ask.engine, ask.tp * ask.pp, ask.sequences, ask.visible)]
-    of_rest = ask.engine.startswith("tensorrt")
+    of_rest = base_of(ask.engine) == "tensorrt-llm"
     usable = ask.visible if of_rest else int(ask.visible * ask.utilization)
     share = ask.utilization if of_rest else 1.0
-    low, high = (int((usable - sum(ends)) * share) for ends in ([p.high for p in parts], [p.low for p in parts]))
+    low, high = (left(usable, sum(ends), share) for ends in ([p.high for p in parts], [p.low for p in parts]))
     notes = tuple(n for n in (*cache.notes, note) if n)
-    return Plan(ask.engine, ask.tp, tuple(parts), usable, int(cache.kv_bytes), cache, low, high, notes, share)
+    return Plan(tuple(parts), usable, cache, low, high, notes, share)
+
+
+def left(usable: int, held: int, share: float) -> int:
+    """What weights and working memory leave, or TensorRT-LLM's fraction of it."""
+    return int((usable - held) * share)
 
 
 def weights_part(ask: Ask) -> Part:
@@ -101,7 +107,7 @@ def weights_part(ask: Ask) -> Part:
         n = Dim(stored_bytes(ask.anatomy, ask.stored, ask.tp, kv), "stored_bytes")
         why = "the tensors of the checkpoint, as stored"
         why += f", as one of {ask.tp} ranks holds them" if ask.tp > 1 else ""
-    if ask.engine.startswith("vllm"):
+    if base_of(ask.engine) == "vllm":
         extra = rope_bytes(ask.sizes, ask.anatomy.mixers) + absorbed_bytes(ask.anatomy.mixers, ask.tp)
         n = n + Dim(extra, "rotary_bytes")
         why += ", with the rotary table"
@@ -114,9 +120,9 @@ def weights_part(ask: Ask) -> Part:
 
 def default_utilization(engine: str) -> float:
     """The share of the memory that an engine takes unless told otherwise."""
-    base, _, version = engine.partition("@")
+    base = base_of(engine)
     if base == "vllm":
-        return 0.9 if version else 0.92
+        return 0.92 if counts_graphs(version_of(engine)) else 0.9
     return 0.9 if base == "tensorrt-llm" else 1.0
 
 
@@ -140,5 +146,5 @@ def pool_tokens(pool: int, cache: Cache, context: int) -> int | None:
 
 def batch_tensorrt(visible: int, weights: int, reserve: int, per_token: int, tokens: int, fraction: float) -> int:
     """TensorRT-LLM's largest batch: a fraction of what is free, over sequences rounded up to blocks of 32 tokens."""
-    free = int((visible - weights - reserve) * fraction)
+    free = left(visible, weights + reserve, fraction)
     return max(0, free // (-(-tokens // 32) * 32 * per_token))

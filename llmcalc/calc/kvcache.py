@@ -60,6 +60,8 @@ def known_rules() -> list[tuple[str, str]]:
 
 LARGEST_CONTEXT = 2**40
 
+GGML = ("llama.cpp", "ollama")
+"""Engines on llama.cpp's memory: they divide a model by layers, and read GGUF."""
 
 _OTHER_NAMES = {
     "llamacpp": "llama.cpp",
@@ -83,12 +85,22 @@ def base_of(name: str) -> str:
     return base
 
 
+def version_of(name: str) -> tuple[int, int] | None:
+    """The version in ``vllm@0.10``, None where the newest known rules are asked for."""
+    text = name.lower().partition("@")[2]
+    if not text:
+        return None
+    parts = text.removeprefix("v").split(".")
+    if not all(p.isdigit() for p in parts[:2]) or not parts[0]:
+        raise InputError(f"--engine {name!r}: {text!r} is not a version such as 0.10")
+    return int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+
+
 def engine_for(name: str) -> tuple[Engine, str | None]:
     """The function for ``vllm`` or ``vllm@0.10``, and a note where that version's rules are not known for sure."""
-    base, version = base_of(name), name.lower().partition("@")[2]
-    if not version:
+    base, number = base_of(name), version_of(name)
+    if number is None:
         return ENGINES[base], None
-    number = _version(version, name)
     if base in _KNOWN_FROM and number < _KNOWN_FROM[base]:
         raise InputError(f"the rules of {base} before {'.'.join(map(str, _KNOWN_FROM[base]))} are not known")
     if base in _OLDER:
@@ -97,14 +109,8 @@ def engine_for(name: str) -> tuple[Engine, str | None]:
             return engine, None
         if number <= _NEWEST.get(base, number):
             return ENGINES[base], None
-    return ENGINES[base], f"the rules of {base} {version} were not read: the newest known ones are used"
-
-
-def _version(text: str, name: str) -> tuple[int, int]:
-    parts = text.removeprefix("v").split(".")
-    if not all(p.isdigit() for p in parts[:2]) or not parts[0]:
-        raise InputError(f"--engine {name!r}: {text!r} is not a version such as 0.10")
-    return int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+    said = ".".join(map(str, number))
+    return ENGINES[base], f"the rules of {base} {said} were not read: the newest known ones are used"
 
 
 def mha_bytes(anatomy: Anatomy, load: Load) -> Dim:
@@ -119,25 +125,35 @@ def mha_bytes(anatomy: Anatomy, load: Load) -> Dim:
 
 def largest_context(anatomy: Anatomy, engine: Engine, load: Load, memory: int) -> int | None:
     """The longest context whose cache fits into ``memory`` bytes; None where every length fits."""
-    return _largest(lambda n: int(engine(anatomy, replace(load, context=Dim(n, "context"))).kv_bytes), memory)
+    at = lambda n: engine(anatomy, replace(load, context=Dim(n, "context")))  # noqa: E731
+    return _largest_within(at, memory)
 
 
 def largest_batch(anatomy: Anatomy, engine: Engine, load: Load, memory: int) -> int | None:
     """The most sequences whose caches fit into ``memory`` bytes at this context."""
-    return _largest(lambda n: int(engine(anatomy, replace(load, batch=Dim(n, "batch"))).kv_bytes), memory)
+    at = lambda n: engine(anatomy, replace(load, batch=Dim(n, "batch")))  # noqa: E731
+    return _largest_within(at, memory)
 
 
-def _largest(size: Callable[[int], int], memory: int) -> int | None:
-    """The largest n from 0 with size(n) <= memory, by doubling and halving; sizes never fall."""
-    if size(1) > memory:
+def _largest_within(at: Callable[[int], Cache], memory: int) -> int | None:
+    return largest(lambda n: at(n).kv_bytes <= memory, LARGEST_CONTEXT)
+
+
+def largest(fits: Callable[[int], bool], limit: int) -> int | None:
+    """The largest n that fits, by doubling and halving; 0 where 1 does not, None where ``limit`` (2^k) does.
+
+    >>> largest(lambda n: n <= 1000, 2**20), largest(lambda n: True, 2**20)
+    (1000, None)
+    """
+    if not fits(1):
         return 0
     low = 1
-    while size(2 * low) <= memory:
+    while fits(2 * low):
         low *= 2
-        if low >= LARGEST_CONTEXT:
+        if low >= limit:
             return None
     high = 2 * low
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if size(middle) <= memory else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from llmcalc.anatomy import Mixer
 from llmcalc.calc.cache.load import Load
+from llmcalc.calc.kvcache import GGML, base_of, version_of
 
 GIB = 2**30
 
@@ -50,7 +51,6 @@ class Overheads:
     activation: tuple[int, int, int]
     other: tuple[int, int, int]
     graphs: tuple[int, int, int]
-    graphs_in_pool: bool
     source: str
 
 
@@ -66,7 +66,7 @@ def activation_vllm(sizes: Sizes, sequences: int, tokens: int) -> int:
     return max(sampling, tokens * 2 * (3 * sizes.d_ff + 4 * sizes.d_model))
 
 
-def overheads_vllm(sizes: Sizes, tp: int, sequences: int, tokens: int, newest: bool) -> Overheads:
+def overheads_vllm(sizes: Sizes, tp: int, sequences: int, tokens: int) -> Overheads:
     """vLLM 0.17 to 0.19 on H100s and A100s; newer versions take the graphs out of the pool too."""
     middle = activation_vllm(sizes, sequences, tokens)
     spread = (0.11, 0.30) if not (sizes.experts or sizes.vision) else (0.36, 0.25)
@@ -77,7 +77,6 @@ def overheads_vllm(sizes: Sizes, tp: int, sequences: int, tokens: int, newest: b
         activation,
         tuple(int(x * GIB) for x in (other, max(0.0, other - slack), other + slack)),  # type: ignore[arg-type]
         tuple(int(x * GIB) for x in (1.02, 0.51, 1.85)),  # type: ignore[arg-type]
-        newest,
         "59 start-up logs of vLLM 0.17 to 0.19",
     )
 
@@ -96,25 +95,29 @@ def absorbed_bytes(mixers: tuple[Mixer, ...], tp: int) -> int:
     )
 
 
+def counts_graphs(version: tuple[int, int] | None) -> bool:
+    """Whether that vLLM takes CUDA graphs out of the pool, and 0.92 of the memory: since 0.20."""
+    return version is None or version >= (0, 20)
+
+
 def working(sizes: Sizes, load: Load, engine: str, ranks: int, sequences: int, visible: int) -> list[Part]:
     """What the engine needs beside weights and cache, each an estimate with its range and where it comes from."""
-    base, _, version = engine.partition("@")
+    base = base_of(engine)
     if base == "vllm":
-        newest = not version
-        o = overheads_vllm(sizes, ranks, sequences, load.batched_tokens, newest)
+        o = overheads_vllm(sizes, ranks, sequences, load.batched_tokens)
         parts = [
-            Part("activations", *_ordered(o.activation), f"peak of one batch; {o.source}"),
-            Part("context, NCCL", *_ordered(o.other), f"outside torch's allocator; {o.source}"),
+            Part("activations", *o.activation, f"peak of one batch; {o.source}"),
+            Part("context, NCCL", *o.other, f"outside torch's allocator; {o.source}"),
         ]
-        graphs = Part("CUDA graphs", *_ordered(o.graphs), f"{o.source}; taken out of the pool since 0.20")
-        return [*parts, graphs] if newest else parts
+        graphs = Part("CUDA graphs", *o.graphs, f"{o.source}; taken out of the pool since 0.20")
+        return [*parts, graphs] if counts_graphs(version_of(engine)) else parts
     if base == "tensorrt-llm":
         big = visible > 200 * GIB
         table = {1: 5.2, 2: 5.9} if big else {1: 4.0, 2: 4.6}
         middle = table.get(ranks, 6.5 if big else 5.2)
         n = int(middle * GIB)
         return [Part("reserve", n, int(0.7 * n), int(1.5 * n), "72 published batch sizes; grows with max_num_tokens")]
-    if base in ("llama.cpp", "ollama"):
+    if base in GGML:
         n = 4 * load.ubatch * (sizes.vocab + sizes.d_model)
         context = int(0.4 * GIB)
         return [
@@ -130,7 +133,7 @@ def working(sizes: Sizes, load: Load, engine: str, ranks: int, sequences: int, v
     if base == "sglang":
         n = int(_sglang_reserve(visible, ranks) * 2**20)
         return [Part("reserve", n, n, n + GIB, "mem_fraction_static's default of 0.5.23")]
-    n = load_logits(sizes, load)
+    n = 4 * sizes.vocab * int(load.batch)
     context = int(0.4 * GIB)
     return [
         Part("logits", n, n, 4 * n, "one row of float32 per sequence; a prefill may keep more"),
@@ -155,13 +158,3 @@ def _sglang_reserve(visible: int, tp: int) -> float:
     )
     reserved = 512 + 1.5 * max(chunk, 2048) + tp / 8 * 1024 + 2 * graphs
     return max(reserved, 10240) if gib > 60 else reserved
-
-
-def load_logits(sizes: Sizes, load: Load) -> int:
-    """One row of float32 logits per sequence."""
-    return 4 * sizes.vocab * int(load.batch)
-
-
-def _ordered(three: tuple[int, int, int]) -> tuple[int, int, int]:
-    middle, low, high = three
-    return middle, low, high

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from llmcalc.anatomy import Anatomy, Mixer, Part, Weight
+from llmcalc.calc.cache.load import check_heads
 from llmcalc.dims import Dim, ceil_div, dim, product, total
 from llmcalc.errors import InputError
 
@@ -25,6 +26,9 @@ SPLIT = {
     "ssm.x": "in",
 }
 """Role to the side along which a weight is cut."""
+
+TOWERS = ("vision", "audio")
+"""How the roles of towers begin: which engines cut them is not known."""
 
 
 def rank_params(anatomy: Anatomy, tp: int = 1, n_kv_heads: int | None = None) -> Dim:
@@ -59,13 +63,9 @@ def _cut(weight: Weight, tp: int, n_kv_heads: int | None) -> Dim:
 
 
 def check_degree(anatomy: Anatomy, tp: int) -> None:
-    """A tensor-parallel degree must divide the query heads of every layer."""
+    """A tensor-parallel degree must divide the heads of every layer, and the channels of every state."""
     for m in anatomy.mixers:
-        if m.n_heads and m.n_heads % tp:
-            raise InputError(f"--tp {tp} does not divide {int(m.n_heads)} heads")
-        n = int(m.n_kv_heads)
-        if m.kind == "kv" and n and n % tp and tp % n:
-            raise InputError(f"--tp {tp} neither divides {n} key/value heads nor is a multiple of them")
+        check_heads(m, tp, uneven=m.kind != "kv")
         for s in m.states:
             if s.channels % tp:
                 raise InputError(f"--tp {tp} does not divide the {int(s.channels)} channels of a state")
@@ -103,7 +103,7 @@ def stage(anatomy: Anatomy, stages: int, index: int) -> Anatomy:
     begun = False
     for part in anatomy.parts:
         tower = isinstance(part, Mixer) and part.kind == "none"
-        tower = tower or (isinstance(part, Weight) and part.role.startswith(("vision", "audio", "projector")))
+        tower = tower or (isinstance(part, Weight) and part.role.startswith((*TOWERS, "projector")))
         if tower or (isinstance(part, Weight) and "{layer}" not in part.name):
             if first if tower or not begun else last:
                 parts.append(replace(part, tied_to=None) if isinstance(part, Weight) and last else part)

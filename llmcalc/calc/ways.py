@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.calc.fit import Ask, plan
+from llmcalc.calc.kvcache import GGML, base_of, largest
 from llmcalc.calc.parallel import check_degree
 from llmcalc.dims import Dim
 from llmcalc.dtypes import dtype
@@ -43,7 +44,7 @@ def ways(ask: Ask, n_layers: int) -> list[Way]:
 
 def fewest(ask: Ask, n_layers: int) -> Way | None:
     """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of them."""
-    ggml = ask.engine.startswith(("llama.cpp", "ollama"))
+    ggml = base_of(ask.engine) in GGML
     for n in (2**i for i in range(MOST_DEVICES.bit_length())):
         for pp in (2**i for i in range(n.bit_length())):
             tp = n // pp
@@ -68,25 +69,15 @@ def most_sequences(ask: Ask) -> Way | None:
 
 
 def _most(change: str, at: Callable[[int], Ask], limit: int) -> Way | None:
-    """The largest n from 1 to ``limit`` that fits, by doubling and halving."""
-    if left_over(at(1)) is None:
-        return None
-    low = 1
-    while 2 * low <= limit and left_over(at(2 * low)) is not None:
-        low *= 2
-    if 2 * low > limit:
-        return Way(change, None, left_over(at(low)) or 0)
-    high = 2 * low
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if left_over(at(middle)) is not None else (low, middle)
-    return Way(change, low, left_over(at(low)) or 0)
+    """The largest number that fits, with what it leaves; None in it is without limit."""
+    n = largest(lambda n: left_over(at(n)) is not None, limit)
+    return None if n == 0 else Way(change, n, left_over(at(limit if n is None else n)) or 0)
 
 
 def narrower(ask: Ask) -> list[Way]:
     """Narrower weights and caches that fit, each alone, then both; the least narrow first."""
     fp8 = dtype("float8_e4m3fn")
-    eight = dtype("q8_0") if ask.engine.startswith(("llama.cpp", "ollama")) else fp8
+    eight = dtype("q8_0") if base_of(ask.engine) in GGML else fp8
     cache = replace(ask.load, key_dtype=eight, value_dtype=eight)
     tries = [
         (f"cache in {eight.name}", replace(ask, load=cache)),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from llmcalc.calc.fit import Ask, default_utilization, plan
-from llmcalc.calc.kvcache import base_of
+from llmcalc.calc.kvcache import GGML, base_of
 from llmcalc.calc.overheads import Sizes
 from llmcalc.calc.weights import QUANTISED, native
 from llmcalc.cli.check import result_of
@@ -60,7 +60,7 @@ def fit(
     llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp
     llmcalc fit llama-3-8b --device rtx-4090 --ctx 8192
     """
-    ggml = base_of(load.engine) in ("llama.cpp", "ollama")
+    ggml = base_of(load.engine) in GGML
     if devices.gpu_layers is not None and not ggml:
         raise InputError("--gpu-layers is llama.cpp's: other engines keep every layer on the devices")
     if devices.max_seqs is not None and base_of(load.engine) != "vllm":
@@ -99,7 +99,11 @@ def ask_of(
             raise InputError("--concurrency and --batch say the same thing twice")
         load = replace(load, batch=str(count_of("--concurrency", devices.concurrency, "batch")))
     wide, quant = _weights(found, devices.weights)
-    pp = count if base_of(load.engine) in ("llama.cpp", "ollama") else devices.pp  # llama.cpp divides by layers
+    ggml = base_of(load.engine) in GGML
+    pp = count if ggml else devices.pp
+    header = None if devices.weights is not None else found.header
+    if ggml and header is not None and header.format != "gguf":
+        header = None  # it reads a conversion, not this file
     return Ask(
         found.anatomy,
         sizes_of(found),
@@ -112,7 +116,7 @@ def ask_of(
         count // pp,
         pp,
         devices.max_seqs or 1024,
-        stored_by_role(found, found.header) if found.header is not None and devices.weights is None else None,
+        None if header is None else stored_by_role(found, header),
     )
 
 

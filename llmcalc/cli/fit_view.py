@@ -240,7 +240,7 @@ def _places(held: Split, answer: Plan, n_layers: int) -> list[Part]:
 def _per_layer(s: Subject) -> tuple[dict[int, int], int, int]:
     """Bytes per layer: from a GGUF's own table, else every tensor in one format."""
     header = s.model.header
-    if header is not None and header.format == "gguf" and s.ask.stored is not None:
+    if header is not None and s.ask.stored is not None:
         return header_weights({name: t.n_bytes for name, t in header.tensors.items()})
     if s.ask.quant is not None:
         raise InputError(f"how {s.ask.quant} is offloaded is not known", hint="--weights q8_0, q4_k, or a .gguf file")

@@ -36,8 +36,8 @@ def answer_for(found: Model, load: Load, engine: str) -> Cache:
 
 def with_draft(answer: Cache, draft: str, load: Load, engine: str) -> Cache:
     """The draft model's cache on top, at the same context: speculation keeps both. Pools are not shared out."""
-    name = resolve(draft).name
-    other = answer_for(resolve(draft), load, engine)
+    found = resolve(draft)
+    name, other = found.name, answer_for(found, load, engine)
     n_layers = sum(len(r.layers.indices) for r in other.rows)
     kv = Dim(int(other.kv_bytes), "draft_bytes")
     row = Row(f"draft {name}", Layers.all(n_layers), other.rows[0].tokens, kv, Dim(0), other.per_token)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from llmcalc.calc.cache.load import Load
-from llmcalc.calc.kvcache import ENGINES, base_of
+from llmcalc.calc.kvcache import ENGINES, GGML, base_of
 from llmcalc.cli.params import config_dtype
 from llmcalc.dims import Dim
 from llmcalc.dtypes import CACHE_DTYPES, DType, dtype
@@ -71,12 +71,12 @@ class EngineOptions:
                 raise InputError(f"{flag} is a setting of {' and '.join(owners)}, and the engine is {base}")
 
 
-_VLLM, _GGML = ("vllm",), ("llama.cpp", "ollama")
+_VLLM = ("vllm",)
 _OWNERS: Mapping[str, tuple[str, ...]] = {
     "block_size": ("vllm", "sglang", "tensorrt-llm"),
     "static": ("transformers",),
     **dict.fromkeys(("batched_tokens", "in_flight", "no_prefix_caching", "speculative", "ssm_dtype"), _VLLM),
-    **dict.fromkeys(("ubatch", "unified", "swa_full", "no_flash_attention"), _GGML),
+    **dict.fromkeys(("ubatch", "unified", "swa_full", "no_flash_attention"), GGML),
 }
 """Which engines read a setting."""
 
@@ -162,7 +162,7 @@ def default_dtype(found: Model, engine: str) -> tuple[DType, str | None]:
     own = config_dtype(found.raw or {})
     own = own if own.block == 1 and own.size > 1 else dtype("bfloat16")
     base = base_of(engine)
-    if base in _GGML:
+    if base in GGML:
         return dtype("float16"), f"{base} caches in f16 unless told otherwise"
     if base not in ("formula", "transformers") and own.size > 2:
         return dtype("float16"), f"{base} loads a {own.name} model in 16 bits, and caches so"

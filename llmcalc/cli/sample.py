@@ -114,15 +114,12 @@ def sample(
     if source.prompt is not None or source.steps is not None:
         raise InputError("--prompt and --steps go with --model")
     from llmcalc.cli import sample_view
-    from llmcalc.sampling.engines import in_order
 
     n = _draws(draws)
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must not be negative")
     values, stored = _logits(source)
     engine, variants = _engine(stages), variants_of(stages, seed)
-    if stages.order is not None and "," in stages.order:
-        engine = in_order(engine, [name.strip() for name in stages.order.split(",")])
     subject = sample_view.subject(values, stored, source.labels, engine, target)
     view = sample_view.view(subject, variants, n, stages.greedy, rows, output.explain)
     if plot is not None:
@@ -159,8 +156,10 @@ def _engine(stages: StageOptions) -> Any:
     like = engine(stages.like) if stages.like is not None else ENGINES["any"]
     if stages.defaults and stages.like is None:
         raise InputError("--defaults goes with --like")
-    if stages.order is None or "," in stages.order or stages.order in STAGES:
-        return in_order(like, [stages.order]) if stages.order in STAGES else like
+    if stages.order is None:
+        return like
+    if "," in stages.order or stages.order in STAGES:
+        return in_order(like, [name.strip() for name in stages.order.split(",")])
     other = engine(stages.order)
     rest = [name for name in like.order if name not in other.order]
     return replace(like, order=(*other.order, *rest), exactly=other.exactly, note=f"the order of {other.note}")
@@ -208,7 +207,7 @@ def _number(name: str, word: str) -> float:
     except ValueError:
         raise InputError(f"{flag}: {word!r} is not a number") from None
     if name in _WHOLE:
-        if value != int(value) if abs(value) < 2**53 else True:
+        if not (abs(value) < 2**53 and value == int(value)):
             raise InputError(f"{flag} is {word}; it must be a whole number")
         return int(value)
     if value != value:

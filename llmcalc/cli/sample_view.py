@@ -16,7 +16,6 @@ from llmcalc.sampling.settings import Settings
 from llmcalc.text import safe
 from llmcalc.units import exact
 
-CHANGES = ("bias", "repetition", "frequency", "dry", "temperature")
 LISTED = 1000
 Variant = tuple[str, Settings]
 
@@ -65,7 +64,8 @@ def view(s: Subject, variants: list[Variant], n: int | None, greedy: bool, rows:
     path, end, settings = paths[0], ends[0], variants[0][1]
     tokens = _shown(s, rows)
     drawn = None if n is None else draws(end, n, settings.seed)
-    observed = None if drawn is None else dict(zip(end.ids.tolist(), counts(end, drawn).tolist(), strict=True))
+    tally = None if drawn is None else counts(end, drawn)
+    observed = None if tally is None else dict(zip(end.ids.tolist(), tally.tolist(), strict=True))
     table = _rows(s, path, end, tokens, observed)
     columns = [
         Column("id", "id", exact, right=True),
@@ -82,8 +82,8 @@ def view(s: Subject, variants: list[Variant], n: int | None, greedy: bool, rows:
     ]
     chosen = end.greedy if greedy else int(draws(end, 1, settings.seed)[0])
     facts = [*_facts(s, path, end), *_choice(s, end, chosen, greedy, settings.seed)]
-    if drawn is not None and observed is not None:
-        facts += _drawn(end, drawn, settings.seed)
+    if drawn is not None and tally is not None:
+        facts += _drawn(end, drawn, tally, settings.seed)
     return View("sample/1", _title(s, end), columns, table, facts, _notes(s, settings, tokens), explain=explain)
 
 
@@ -193,9 +193,9 @@ def _choice(s: Subject, end: Candidates, chosen: int, greedy: bool, seed: int) -
     ]
 
 
-def _drawn(end: Candidates, drawn: Any, seed: int) -> list[Fact]:
+def _drawn(end: Candidates, drawn: Any, tally: Any, seed: int) -> list[Fact]:
     """How the counts compare with the probabilities."""
-    statistic, freedom, p = chi_square(end, counts(end, drawn))
+    statistic, freedom, p = chi_square(end, tally)
     shown = f"chi-square {statistic:.4g} with {freedom} degrees of freedom, p = {p:.4g}"
     return [
         Fact("draws", drawn[:LISTED].tolist(), f"{exact(len(drawn))} draws, seed {seed}", lambda _: shown),

@@ -158,13 +158,8 @@ def check(e: Engine, s: Settings) -> None:
     """What the engine does not have, and values that it refuses."""
     for name in sorted(s.given() - e.settings):
         raise InputError(f"{e.name} has no --{name.replace('_', '-')}", hint="leave --like away to try it all the same")
-    _within("top_p", s.top_p, 0, 1)
-    _within("min_p", s.min_p, 0, 1)
-    _within("typical_p", s.typical_p, 0, 1)
-    _within("epsilon_cutoff", s.epsilon_cutoff, 0, 1)
-    _within("eta_cutoff", s.eta_cutoff, 0, 1)
-    _within("top_h", s.top_h, 0, 1)
-    _within("xtc_probability", s.xtc_probability, 0, 1)
+    for name in ("top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h", "xtc_probability"):
+        _within(name, getattr(s, name), 0, 1)
     _within("temperature", s.temperature, None if e.recent else 0, 2 if e.name in ("vllm", "openai") else None)
     _positive("repetition_penalty", s.repetition_penalty)
     if s.mirostat not in (None, 0, 1, 2):

@@ -237,3 +237,35 @@ def test_sizes_may_have_a_part_of_a_byte(cli: Cli) -> None:
 def test_explain_shows_the_formula_of_weights_and_cache(cli: Cli) -> None:
     out = cli("fit", "llama-3-8b", "--device", "h100", "--ctx", 8192, "--explain").out
     assert "weights = " in out and "cache = " in out and "= 1,073,741,824" in out
+
+
+@pytest.mark.parametrize(
+    ("spelling", "engine"),
+    [("VLLM", "vllm"), ("trtllm", "tensorrt-llm"), ("TensorRT-LLM", "tensorrt-llm"), ("llamacpp", "llama.cpp")],
+)
+def test_an_engine_is_the_same_by_any_of_its_names(cli: Cli, spelling: str, engine: str) -> None:
+    """Every rule looks at the engine itself: its share of the memory, its working memory, its rotary table."""
+    question = ("llama-3-8b", "--device", "h100", "--ctx", 8192, "--engine")
+    one, other = (asked(cli, *question, name)[1] for name in (spelling, engine))
+    one["facts"]["engine"] = engine
+    assert one == other
+
+
+def test_graphs_are_counted_since_vllm_0_20(cli: Cli) -> None:
+    """Releases 0.19 and 0.20: CUDA graphs come out of the pool, and the default share rises from 0.9 to 0.92."""
+    for version, share in (("0.19", 0.9), ("0.20", 0.92), ("0.33", 0.92)):
+        found = asked(cli, "llama-3-8b", "--device", "h100", "--ctx", 8192, "--engine", f"vllm@{version}")[1]
+        assert found["facts"]["utilization"] == share
+        assert any(r["part"] == "CUDA graphs" for r in found["rows"]) == (share == 0.92)
+
+
+def test_llama_cpp_does_not_hold_a_safetensors_file_as_stored(cli: Cli, tmp_path: Path) -> None:
+    """It reads a conversion to GGUF: the size of the file says nothing of it."""
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"w": torch.zeros(4)}, tmp_path / "model.safetensors")
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    question = (tmp_path, "--device-memory", "4GiB", "--ctx", 32, "--engine", "llama.cpp")
+    assert asked(cli, *question)[1]["facts"]["weights"] == "bfloat16"
