@@ -22,6 +22,8 @@ SYMBOLS = {
     "n_experts": "E",
     "n_active_experts": "k",
     "context": "T",
+    "tokens": "T",
+    "past": "P",
     "batch": "B",
     "element_bytes": "b",
     "q_lora_rank": "r_q",

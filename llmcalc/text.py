@@ -7,15 +7,17 @@ import unicodedata
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
-def safe(text: str) -> str:
-    """The text with control, formatting and bidirectional characters written as escapes.
+def safe(text: str, keep: str = "") -> str:
+    """The text with control, formatting and bidirectional characters written as escapes, but for those in ``keep``.
 
     >>> safe("layer" + chr(27) + "[31m")
     'layer\\\\x1b[31m'
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escape(char) if unicodedata.category(char) in _UNSAFE else char for char in text)
+    return "".join(
+        _escape(char) if unicodedata.category(char) in _UNSAFE and char not in keep else char for char in text
+    )
 
 
 def _escape(char: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "llmcalc"
 LEVELS = {
     **dict.fromkeys(("errors", "dims", "units", "dtypes", "text"), 0),
-    **dict.fromkeys(("anatomy", "config"), 1),
+    **dict.fromkeys(("anatomy", "config", "style"), 1),
     "blocks": 2,
     "families": 3,
     **dict.fromkeys(("sources", "calc", "tokens", "sampling"), 4),
@@ -17,12 +17,17 @@ LEVELS = {
 }
 HEAVY = {
     "rich": {"cli/table.py"},
-    "torch": set(),
+    "torch": {
+        *(f"live/{p.name}" for p in (ROOT / "live").glob("*.py")),
+        *(f"cli/{n}_live.py" for n in ("trace", "sample")),
+    },
     "transformers": set(),
     "numpy": {"sources/logits.py", *(f"sampling/{n}.py" for n in ("candidates", "changes", "cuts", "draw", "engines"))},
     "matplotlib": {"cli/plot.py"},
     "huggingface_hub": set(),
-    "tokenizers": set(),
+    "tokenizers": {"tokens/fast.py"},
+    "gguf": {"live/packed.py"},
+    "sentencepiece": set(),
     "tiktoken": set(),
 }
 

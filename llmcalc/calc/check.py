@@ -102,6 +102,12 @@ def compare(
     return Result(tuple(differences), matched, tuple(notes), roles)
 
 
+def names_in(anatomy: Anatomy, have: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Every promised tensor's name to the one that a file uses for it, prefixes and other published names allowed."""
+    wants = promised(anatomy)
+    return dict(zip(wants, _alternatives(_align(wants, have, []), have), strict=True))
+
+
 def _align(wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]], notes: list[str]) -> dict[str, Want]:
     """The promised names under the prefix that the file uses."""
     best, score, said = dict(wants), sum(n in have for n in wants), ""

@@ -44,6 +44,7 @@ COMMANDS = {
     "kvcache": "kvcache",
     "fit": "fit",
     "dtype": "show",
+    "trace": "trace",
     "sample": "sample",
     "check": "check",
     "list": "list_known",
@@ -68,6 +69,8 @@ def main(argv: list[str] | None = None) -> int:
         _register(sys.argv[1:] if argv is None else argv)
         code = app(args=argv, standalone_mode=False)
         sys.stdout.flush()
+        if code == 130:  # Ctrl-C, as Typer reports it
+            return _say("interrupted", None, 130)
         return code if isinstance(code, int) else 0
     except LlmcalcError as error:
         return _say(str(error), error.hint, error.exit_code)

@@ -12,6 +12,7 @@ from llmcalc.calc.params import parameters
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe, quantisation
+from llmcalc.cli.twins import TwinOptions, check_twin
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sources import Model, gguf, resolve
@@ -24,9 +25,12 @@ from llmcalc.units import count, exact, size
 def check(
     model: ModelOptions,
     output: OutputOptions,
+    twin: TwinOptions,
     against: Annotated[
         str | None, typer.Option(help="Take the config from here: a preset, file or directory.", metavar="MODEL")
     ] = None,
+    ctx: Annotated[int, typer.Option(help="With --live: tokens of the cache to allocate.", min=1)] = 512,
+    batch: Annotated[int, typer.Option(help="With --live: sequences.", min=1)] = 1,
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
 
@@ -34,7 +38,9 @@ def check(
     llmcalc check path/to/model
     llmcalc check model.gguf
     llmcalc check model.safetensors --against gpt2
+    llmcalc check path/to/model --live --ctx 4096
     """
+    twin.check()
     found = with_config(model.resolve(), against)
     if found.header is None:
         raise InputError(
@@ -43,7 +49,12 @@ def check(
             "pickled .bin and .pt files are not read",
         )
     result = result_of(found, found.header)
-    write(view_of(found, found.header, result, output), output.chosen)
+    view, wrong = view_of(found, found.header, result, output), 0
+    if twin.live and not result.differences:
+        view, wrong = check_twin(view, found, ctx, batch, twin)
+    write(view, output.chosen)
+    if wrong:
+        raise typer.Exit(1)
     if result.differences:
         n = sum(d.tensors for d in result.differences)
         typer.echo(f"{n} tensor{'s differ' if n != 1 else ' differs'} from what the config promises", err=True)

@@ -15,10 +15,11 @@ from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, default_dty
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe
+from llmcalc.cli.twins import TwinOptions, kv_twin
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dims import Dim
 from llmcalc.dtypes import CACHE_DTYPES
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.units import exact, parse_bytes, plural, size
 
@@ -29,6 +30,7 @@ def kvcache(
     load: LoadOptions,
     engines: EngineOptions,
     output: OutputOptions,
+    twin: TwinOptions,
     memory: Annotated[str | None, typer.Option(help="How much context or how many sequences fit: 80GB, 24GiB.")] = None,
     vs: Annotated[
         list[str] | None,
@@ -37,7 +39,6 @@ def kvcache(
     draft: Annotated[str | None, typer.Option(help="A draft model whose cache comes on top.", metavar="MODEL")] = None,
     limit: Annotated[str | None, typer.Option("--max", help="Exit 1 if the cache takes more: 8GiB.")] = None,
     plot: Annotated[bool, typer.Option("--plot", help="With --memory: draw the grid as a heat map.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Allocate it and measure (needs the live engine).")] = False,
 ) -> None:
     """The cache of keys, values and states: bytes, layer by layer, per engine.
 
@@ -47,8 +48,7 @@ def kvcache(
     llmcalc kvcache gemma-3-27b --memory 24GiB
     llmcalc kvcache llama-3-8b --ctx 8192 --vs engine=vllm
     """
-    if live:
-        raise UnavailableError("measuring the cache needs the live engine, which is not built yet")
+    twin.check()
     most = parse_bytes(limit) if limit is not None else None
     budget = parse_bytes(memory) if memory is not None else None
     if plot and budget is None:
@@ -66,7 +66,14 @@ def kvcache(
         view = with_memory(view, found, asked, load.engine, budget, plot, output.si)
     if vs:
         view = with_changes(view, compared(model, load, engines, vs, alone), output.si)
+    wrong = 0
+    if twin.live:
+        if draft is not None:
+            raise InputError("--live allocates one model's cache: it does not go with --draft")
+        view, wrong = kv_twin(view, found, asked, load.engine, twin)
     write(view, output.chosen)
+    if wrong:
+        raise typer.Exit(1)
     _stay_below(int(answer.kv_bytes), most)
 
 

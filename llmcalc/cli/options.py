@@ -64,12 +64,13 @@ class ModelOptions:
             given["tied"] = self.tied
         return given
 
-    def resolve(self, **more: Any) -> Model:
-        """The model that was named or described."""
+    def resolve(self, default: str | None = None, **more: Any) -> Model:
+        """The model that was named or described, else the one called ``default``."""
         if self.argument and self.model and self.argument != self.model:
             raise InputError(f"MODEL is given twice: {self.argument!r} and --model {self.model!r}")
         sizes = self.sizes() | {k: _positive(f"--{k}", v) for k, v in more.items() if v is not None}
-        return resolve(self.argument or self.model, sizes, self.override or (), self.as_family)
+        name = self.argument or self.model or (default if not sizes else None)
+        return resolve(name, sizes, self.override or (), self.as_family)
 
 
 def _positive(flag: str, text: str) -> int:

@@ -11,6 +11,7 @@ from llmcalc.anatomy import Anatomy
 from llmcalc.calc import params as calc
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
+from llmcalc.cli.twins import TwinOptions, params_twin
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dims import Dim
 from llmcalc.dtypes import DType, dtype
@@ -27,6 +28,7 @@ SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4
 def params(
     model: ModelOptions,
     output: OutputOptions,
+    twin: TwinOptions,
     ctx: Annotated[str | None, typer.Option(help="Longest context trained for (position table).", metavar="N")] = None,
     by: Annotated[str, typer.Option(help="Group by part, layer, role or weight.")] = "part",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor with name and shape.")] = False,
@@ -42,7 +44,9 @@ def params(
     llmcalc params --d 768 --layers 12
     llmcalc params --model llama-3-8b --tensors --json
     llmcalc params config.json --expect 124439808
+    llmcalc params toy --live
     """
+    twin.check()
     found = model.resolve(ctx=ctx)
     wanted = parse_count(expect) if expect is not None else None
     if by not in calc.GROUPS:
@@ -50,7 +54,12 @@ def params(
     if tensors and by != "part":
         raise InputError(f"--tensors lists every tensor by itself; it does not go with --by {by}")
     view = of_model(found, by, tensors, dtype(in_dtype) if in_dtype else None, output)
+    differences = 0
+    if twin.live:
+        view, differences = params_twin(view, found, twin)
     write(view, output.chosen)
+    if differences:
+        raise typer.Exit(1)
     total = next(f.value for f in view.facts if f.key == "total_params")
     if wanted is not None and wanted != total:
         more = "more" if total > wanted else "fewer"

@@ -10,7 +10,7 @@ import typer
 
 from llmcalc.cli.options import OutputOptions, takes
 from llmcalc.cli.output import write
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError
 from llmcalc.units import parse_count
 
 if TYPE_CHECKING:
@@ -34,9 +34,32 @@ class LogitOptions:
     ] = None
     tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file.", metavar="NAME")] = None
     labels: Annotated[str | None, typer.Option(help="Names of the tokens: a,b,c.", metavar="A,B,...")] = None
-    model: Annotated[str | None, typer.Option("--model", "-m", help="A model (needs the live engine).")] = None
-    prompt: Annotated[str | None, typer.Option(help="With --model: the text before.", metavar="TEXT")] = None
-    steps: Annotated[int | None, typer.Option(help="With --model: tokens to generate.", metavar="N")] = None
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """A model to take the logits from, and to generate with."""
+
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Logits of this checkpoint.")] = None
+    live: Annotated[bool, typer.Option("--live", help="Logits of a real model: --model's, else the toy's.")] = False
+    prompt: Annotated[str | None, typer.Option(help="The text before.", metavar="TEXT")] = None
+    ids: Annotated[str | None, typer.Option(help="The token ids before.", metavar="ID,...")] = None
+    steps: Annotated[int | None, typer.Option(help="Tokens to generate, one row each.", metavar="N")] = None
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text as it comes, and nothing else.")] = False
+    stop: Annotated[list[str] | None, typer.Option(help="End when this text comes. May be repeated.")] = None
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    dtype: Annotated[str | None, typer.Option(help="Format to run in; default: the checkpoint's.")] = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a model is to be run."""
+        return self.live or self.model is not None
+
+    def check(self) -> None:
+        """Options of a run without a model are an error."""
+        for flag in ("prompt", "ids", "steps", "stream", "stop"):
+            if getattr(self, flag):
+                raise InputError(f"--{flag} goes with --model, or with --live for the toy model")
 
 
 @dataclass(frozen=True)
@@ -92,6 +115,7 @@ class StageOptions:
 @takes
 def sample(
     source: LogitOptions,
+    live: GenerateOptions,
     stages: StageOptions,
     output: OutputOptions,
     draws: Annotated[
@@ -108,25 +132,48 @@ def sample(
     llmcalc sample --logits 2,1,0.5,-0.5,-1.5 --labels a,b,c,d,e --temperature 0.5,1,2
     llmcalc sample --logits 3,2,1 --temperature 0.5 --top-p 0.8 --like llama.cpp
     llmcalc sample --logits-file logits.json --top-k 40 --top-p 0.9 --draws 1000 --seed 7
+    llmcalc sample --live --prompt "She was" --steps 40 --temperature 0.7 --stream
     """
-    if source.model is not None:
-        raise UnavailableError("logits of a model need the live engine, which is not built yet", hint="give --logits")
-    if source.prompt is not None or source.steps is not None:
-        raise InputError("--prompt and --steps go with --model")
     from llmcalc.cli import sample_view
 
     n = _draws(draws)
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must not be negative")
-    values, stored = _logits(source)
     engine, variants = _engine(stages), variants_of(stages, seed)
-    subject = sample_view.subject(values, stored, source.labels, engine, target)
+    if live.wanted:
+        if source.logits is not None or source.logits_file is not None:
+            raise InputError("--logits and --model are two sources of logits")
+        subject = _run(live, engine, variants, stages.greedy, output.chosen, target)
+        if subject is None:
+            return
+    else:
+        live.check()
+        values, stored = _logits(source)
+        names = None if source.labels is None else source.labels.split(",")
+        subject = sample_view.subject(values, stored, names, engine, target)
     view = sample_view.view(subject, variants, n, stages.greedy, rows, output.explain)
     if plot is not None:
         from llmcalc.cli.plot import bars
 
         bars(plot, *sample_view.bars_of(subject, variants))
     write(view, output.chosen)
+
+
+def _run(live: GenerateOptions, engine: Any, variants: Any, greedy: bool, form: str | None, target: str | None) -> Any:
+    """Generates and prints, or gives the logits of one step for the table of stages."""
+    from llmcalc.cli.twins import need_live
+
+    need_live()
+    from llmcalc.cli import sample_live
+
+    if live.steps is None and not live.stream:
+        return sample_live.one_step(live, engine, target)
+    if len(variants) > 1:
+        raise InputError("a line-up shows one step; --steps takes one value for each setting")
+    view = sample_live.many_steps(live, engine, variants[0][1], greedy)
+    if view is not None:
+        write(view, form)
+    return None
 
 
 def _draws(text: str | None) -> int | None:

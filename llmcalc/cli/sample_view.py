@@ -36,11 +36,10 @@ class Subject:
         return self.labels[token] if self.labels is not None else str(token)
 
 
-def subject(values: Any, stored: str, labels: str | None, engine: Engine, target: str | None) -> Subject:
+def subject(values: Any, stored: str, names: list[str] | None, engine: Engine, target: str | None) -> Subject:
     """The logits with their names; names and target must be there."""
     logits = Candidates.of(values)
     n = len(values)
-    names = None if labels is None else labels.split(",")
     if names is not None and len(names) != n:
         raise InputError(f"--labels has {len(names)} names for {n} logits")
     at = None

@@ -31,6 +31,8 @@ class Model:
     header: Header | None = None
     notes: tuple[str, ...] = ()
     blocks_only: bool = False
+    folder: Path | None = None
+    """Where its files lie, for whoever reads more of them than the header."""
 
     @cached_property
     def config(self) -> Config:
@@ -102,6 +104,8 @@ def resolve(
 
 def _from_name(name: str) -> Model:
     path = Path(name)
+    if name == "toy" and not path.exists():
+        return replace(_from_directory(presets.TOY, "toy"), name="toy", source="the toy model that comes with llmcalc")
     if _is_path(name, path):
         return _from_path(path, name)
     preset = presets.find(name)
@@ -168,7 +172,8 @@ def _from_directory(path: Path, name: str) -> Model:
             f"the directory {shorten(name)} holds no config.json and no checkpoint",
             hint="name a directory with a config.json, a .safetensors or a .gguf file",
         )
-    return Model(path.resolve().name, f"directory {name}", raw, header, header.notes if header else ())
+    notes = header.notes if header else ()
+    return Model(path.resolve().name, f"directory {name}", raw, header, notes, folder=path)
 
 
 def _checkpoint(path: Path) -> Header | None:
@@ -198,17 +203,18 @@ def _from_file(path: Path, name: str) -> Model:
 
     if path.suffix == ".gguf" or _begins(path, b"GGUF"):
         header = gguf.read(path)
-        return Model(path.name, f"GGUF file {name}", gguf.to_config(header), header, header.notes)
+        return Model(path.name, f"GGUF file {name}", gguf.to_config(header), header, header.notes, folder=path.parent)
     if path.suffix == ".safetensors":
         header = safetensors.read(path)
-        return Model(path.name, f"safetensors file {name}", None, header, header.notes)
+        return Model(path.name, f"safetensors file {name}", None, header, header.notes, folder=path.parent)
     if path.name.endswith(".index.json"):
         header = safetensors.read_index(path)
-        return Model(path.name, f"safetensors index {name}", None, header, header.notes)
+        return Model(path.name, f"safetensors index {name}", None, header, header.notes, folder=path.parent)
     return Model(
         path.resolve().parent.name if path.name == "config.json" else path.stem,
         f"config {name}",
         config_json.read(path),
+        folder=path.parent,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from llmcalc.text import shorten
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_PAIRS, _MAX_TENSORS, _MAX_ALIGNMENT, _MAX_KEPT = 100_000, 1_000_000, 1 << 20, 4096
+_MAX_VOCABULARY = 4_000_000
 
 
 class Skipped(int):
@@ -31,8 +33,8 @@ class Skipped(int):
 class _Cursor:
     """A place in the file; every read is checked against its end."""
 
-    def __init__(self, data: mmap.mmap | bytes, name: str) -> None:
-        self.data, self.name, self.at, self.end = data, name, 0, len(data)
+    def __init__(self, data: mmap.mmap | bytes, name: str, kept: int = _MAX_KEPT) -> None:
+        self.data, self.name, self.at, self.end, self.kept = data, name, 0, len(data), kept
 
     def take(self, form: str, what: str) -> Any:
         at, self.at = self.at, self.at + struct.calcsize("<" + form)
@@ -61,16 +63,19 @@ def read(path: Path) -> Header:
             return parse(data, path.name)
 
 
+def read_vocabulary(path: Path) -> dict[str, Any]:
+    """The tokenizer's metadata with its arrays whole: tokens, merges, scores; keys without ``tokenizer.``."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        cursor = _Cursor(data, path.name, _MAX_VOCABULARY)
+        metadata = _metadata(cursor, _counts(cursor)[1])
+    return {k.removeprefix("tokenizer."): v for k, v in metadata.items() if k.startswith("tokenizer.")}
+
+
 def parse(data: mmap.mmap | bytes, name: str) -> Header:
     """Metadata and tensor table of a whole GGUF file in memory or mapped."""
     cursor = _Cursor(data, name)
     n_tensors, n_pairs = _counts(cursor)
-    metadata = {}
-    for _ in range(n_pairs):
-        key = cursor.string("a metadata key")
-        if key in metadata:
-            raise HeaderError(f"{name}: the metadata key {shorten(key)} stands twice")
-        metadata[key] = _value(cursor, cursor.take("I", f"the type of {shorten(key)}"), key)
+    metadata = _metadata(cursor, n_pairs)
     alignment = _alignment(metadata, name)
     places: dict[str, tuple[int, Stored]] = {}
     for _ in range(n_tensors):
@@ -78,8 +83,20 @@ def parse(data: mmap.mmap | bytes, name: str) -> Header:
         if tensor in places:
             raise HeaderError(f"{name}: the tensor {shorten(tensor)} stands twice")
         places[tensor] = (offset, stored)
-    _check_places(places, cursor.end - -(-cursor.at // alignment) * alignment, name)
-    return Header("gguf", {tensor: stored for tensor, (_, stored) in places.items()}, metadata)
+    start = -(-cursor.at // alignment) * alignment
+    _check_places(places, cursor.end - start, name)
+    tensors = {tensor: replace(stored, offset=start + offset) for tensor, (offset, stored) in places.items()}
+    return Header("gguf", tensors, metadata)
+
+
+def _metadata(cursor: _Cursor, n_pairs: int) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for _ in range(n_pairs):
+        key = cursor.string("a metadata key")
+        if key in metadata:
+            raise HeaderError(f"{cursor.name}: the metadata key {shorten(key)} stands twice")
+        metadata[key] = _value(cursor, cursor.take("I", f"the type of {shorten(key)}"), key)
+    return metadata
 
 
 def _counts(cursor: _Cursor) -> tuple[int, int]:
@@ -113,12 +130,12 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
         size = struct.calcsize("<" + _SCALARS[kind])
         at = cursor.at
         cursor.skip(length * size, what)
-        if length > _MAX_KEPT:
+        if length > cursor.kept:
             return Skipped(length)
         return list(struct.unpack_from(f"<{length}{_SCALARS[kind]}", cursor.data, at))
     if length > cursor.end - cursor.at:
         raise HeaderError(f"{cursor.name}: {what} has {length} items, more than the file has bytes")
-    if length <= _MAX_KEPT:
+    if length <= cursor.kept:
         return [_value(cursor, kind, key, depth + 1) for _ in range(length)]
     for _ in range(length):
         if kind == _STRING:
@@ -191,6 +208,10 @@ _MODEL_TYPES = {
 """``general.architecture`` to our family; a Llama with experts is Mixtral."""
 
 
+_TURNED_IN_PAIRS = ("llama", "granite", "deepseek2")
+"""Architectures whose queries and keys turn in pairs of neighbours (llama.cpp's LLAMA_ROPE_TYPE_NORM)."""
+
+
 def to_config(header: Header) -> dict[str, Any] | None:
     """The metadata as a raw config under GGUF's own size names, or None for an architecture that is not mapped."""
     arch = header.metadata.get("general.architecture")
@@ -208,6 +229,7 @@ def to_config(header: Header) -> dict[str, Any] | None:
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
     raw["attention_bias"] = "blk.0.attn_output.bias" in header.tensors
     raw["torch_dtype"] = _main_dtype(header)
+    raw["rope_interleave"] = arch in _TURNED_IN_PAIRS
     return {"model_type": family, **raw}
 
 

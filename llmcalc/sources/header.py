@@ -29,12 +29,14 @@ _BUFFER_ENDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a file: its dtype in our spelling, its shape rows first, the bytes it takes, and its shard."""
+    """One tensor of a file: its dtype in our spelling, its shape rows first, its bytes and where they lie."""
 
     dtype: str
     shape: tuple[int, ...]
     n_bytes: int
     file: str = ""
+    offset: int = field(default=0, compare=False)
+    """Where its bytes begin in that file."""
 
     @property
     def elements(self) -> int:

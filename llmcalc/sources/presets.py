@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parents[1] / "presets"
+TOY = _FOLDER / "toy"
+"""The toy model's files: a character-level Llama of about 140,000 parameters (scripts/train_toy.py)."""
 _TUNED = re.compile(r"(?:-?(?:instruct|chat|it|hf|base|pretrain|preview|v0\.1|v1\.0))+$")
 
 

@@ -7,6 +7,7 @@ data without gaps (huggingface/safetensors, README "Format").
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,7 +38,7 @@ def parse(file: BinaryIO, size: int, name: str) -> Header:
     spans: list[tuple[int, int, str]] = []
     for tensor, entry in entries.items():
         stored, begin = _stored(tensor, entry, name)
-        tensors[tensor] = stored
+        tensors[tensor] = replace(stored, offset=8 + length + begin)
         spans.append((begin, begin + stored.n_bytes, tensor))
     _check_spans(spans, size - 8 - length, name)
     return Header("safetensors", tensors, metadata)

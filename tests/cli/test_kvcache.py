@@ -115,10 +115,6 @@ def test_a_version_beyond_the_known_ones_is_named(cli: Cli) -> None:
     )
 
 
-def test_measuring_waits_for_the_live_engine(cli: Cli) -> None:
-    assert cli("kvcache", "gpt2", "--live").code == 3
-
-
 def test_repeated_heads_are_divided_among_ranks(cli: Cli) -> None:
     """Falcon 11B's reference caches all 32 heads: two ranks hold half each."""
     asked = ("falcon-11b", "--ctx", 4096, "--engine", "transformers")

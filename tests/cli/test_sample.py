@@ -221,8 +221,3 @@ def test_many_logits_show_the_likeliest(cli: Cli, tmp_path: Path) -> None:
 def test_a_picture(cli: Cli, tmp_path: Path) -> None:
     ran = cli("sample", "--logits", "2,1,0", "--temperature", "0.5,1", "--plot", tmp_path / "p.svg")
     assert ran.code == 0 and "<svg" in (tmp_path / "p.svg").read_text()
-
-
-def test_a_model_waits_for_the_live_engine(cli: Cli) -> None:
-    ran = cli("sample", "--model", "gpt2", "--prompt", "The weather is")
-    assert ran.code == 3 and "live engine" in ran.err

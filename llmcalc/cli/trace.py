@@ -1,0 +1,138 @@
+"""``llmcalc trace``: what shape and cost everything has on the way to the next token, and what it really was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmcalc.calc.trace import Ask, Step, ask, walk
+from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.output import write
+from llmcalc.dtypes import DType
+from llmcalc.errors import InputError
+from llmcalc.units import parse_count
+
+if TYPE_CHECKING:
+    from llmcalc.cli.trace_view import Subject
+    from llmcalc.sources import Model
+
+
+@dataclass(frozen=True)
+class LiveOptions:
+    """Running the model."""
+
+    live: Annotated[bool, typer.Option("--live", help="Run it: the same rows, measured.")] = False
+    prompt: Annotated[str | None, typer.Option(help="Text to run.", metavar="TEXT")] = None
+    ids: Annotated[str | None, typer.Option(help="Token ids to run instead of a prompt.", metavar="ID,...")] = None
+    pad_left: Annotated[int, typer.Option(help="Padding before the text; it must change nothing.")] = 0
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    dtype: Annotated[str | None, typer.Option(help="Format to run in; default: the checkpoint's.")] = None
+    stream_layers: Annotated[
+        bool, typer.Option("--stream-layers", help="Hold one layer at a time: for models larger than memory.")
+    ] = False
+    top: Annotated[int, typer.Option(help="Next tokens to show.")] = 5
+    attention: Annotated[str | None, typer.Option(help="Draw one head's weights.", metavar="LAYER.HEAD")] = None
+    logit_lens: Annotated[bool, typer.Option("--logit-lens", help="The likeliest next token after each layer.")] = False
+    qkv: Annotated[
+        str | None, typer.Option(help="Print the small matrices of one layer's attention.", metavar="LAYER")
+    ] = None
+
+    def given(self) -> list[str]:
+        """Options that mean nothing without --live."""
+        flags = {
+            "--prompt": self.prompt,
+            "--ids": self.ids,
+            "--pad-left": self.pad_left,
+            "--stream-layers": self.stream_layers,
+            "--attention": self.attention,
+            "--logit-lens": self.logit_lens,
+            "--qkv": self.qkv,
+        }
+        return [flag for flag, value in flags.items() if value]
+
+
+@takes
+def trace(
+    subject: ModelOptions,
+    run: LiveOptions,
+    output: OutputOptions,
+    batch: Annotated[str, typer.Option(help="Sequences.", metavar="N")] = "1",
+    tokens: Annotated[str | None, typer.Option(help="New tokens of each sequence.", metavar="N")] = None,
+    past: Annotated[str, typer.Option(help="Tokens already in the cache.", metavar="N")] = "0",
+    full: Annotated[bool, typer.Option("--full", help="Show every layer.")] = False,
+    plot: Annotated[str | None, typer.Option(help="With --attention: out.svg or out.png.", metavar="FILE")] = None,
+) -> None:
+    """The way from token ids to the next token: every step's shape, parameters, FLOP and bytes.
+
+    Of a named model, --layers 0,11 says which layers to show; with --d it is how many there are.
+
+    \b
+    llmcalc trace --model gpt2 --batch 2 --tokens 5
+    llmcalc trace llama-3-8b --tokens 7 --layers 0,31
+    llmcalc trace --live --prompt "The weather is"
+    llmcalc trace ./SmolLM2 --live --prompt "The capital of France is" --logit-lens
+    """
+    from llmcalc.cli import trace_view
+
+    if not run.live and run.given():
+        raise InputError(f"{run.given()[0]} goes with --live")
+    if plot is not None and run.attention is None:
+        raise InputError("--plot draws an attention map: it goes with --attention LAYER.HEAD")
+    shown = None
+    if subject.argument or subject.model or subject.d is None:  # of a named model, --layers says which to show
+        shown, subject = _layers(subject.layers), replace(subject, layers=None)
+    asked = trace_view.Subject(subject.resolve("toy"), shown, full, output.explain)
+    model = asked.model
+    if run.live:
+        _live(asked, run, output.chosen, tokens, plot)
+        return
+    a = ask(_count("--batch", batch), _count("--tokens", tokens or "5"), _count("--past", past, 0))
+    write(trace_view.view(asked, a, _steps(model, a), _stored(model)), output.chosen)
+
+
+def _steps(model: Model, a: Ask) -> list[Step]:
+    if model.blocks_only:
+        raise InputError("tracing needs a vocabulary", hint="give --vocab")
+    return list(walk(model.anatomy, a))
+
+
+def _stored(model: Model) -> DType:
+    from llmcalc.cli.params import config_dtype
+
+    return config_dtype(model.raw or {})
+
+
+def _live(subject: Subject, run: LiveOptions, form: str | None, tokens: str | None, plot: str | None) -> None:
+    """Loads the model, runs it watched, prints rows side by side; a difference is exit code 1."""
+    from llmcalc.cli.twins import need_live
+
+    need_live()
+    from llmcalc.cli import trace_live
+
+    if tokens is not None:
+        raise InputError("with --live the tokens are those of --prompt or --ids")
+    view, differences = trace_live.view(subject, run, plot)
+    write(view, form)
+    if differences:
+        raise typer.Exit(1)
+
+
+def _count(flag: str, text: str, least: int = 1) -> int:
+    try:
+        value = parse_count(text)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from None
+    if not least <= value <= 2**32:
+        raise InputError(f"{flag} is {text}; it must be from {least} to 2^32")
+    return value
+
+
+def _layers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(w.strip().isdigit() for w in words):
+        raise InputError(f"--layers is {text!r}; layers are whole numbers between commas")
+    return tuple(int(w) for w in words)

@@ -1,0 +1,101 @@
+"""Tensors of a checkpoint as they lie in its files: mapped, so that only what is looked at is loaded.
+
+Nothing is unpickled or executed: the header has been read and bounded by ``llmcalc.sources``, and what is read here are
+the bytes between two of its offsets.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from llmcalc.dtypes import dtype
+from llmcalc.errors import InputError
+from llmcalc.sources.header import Header, Stored
+
+_TORCH = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+    "float8_e4m3fnuz": torch.float8_e4m3fnuz,
+    "float8_e5m2fnuz": torch.float8_e5m2fnuz,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+    "float8_e8m0fnu": torch.uint8,
+}
+
+
+class Files:
+    """The tensors of a checkpoint under their names in the file."""
+
+    def __init__(self, header: Header, folder: Path) -> None:
+        self.header, self._folder = header, folder
+        self._maps: dict[str, mmap.mmap] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.header.tensors
+
+    def tensor(self, name: str) -> Tensor:
+        """One tensor with its stored shape: in its stored format, or float32 where that packs several in a block."""
+        stored = self.header.tensors[name]
+        if self.header.format == "gguf" and dtype(stored.dtype).block > 1:
+            return self._dequantised(name, stored)
+        kind = _TORCH.get(stored.dtype)
+        if kind is None:
+            raise InputError(f"tensor {name} is stored as {stored.dtype}, which torch cannot hold")
+        if not stored.elements:
+            return torch.empty(stored.shape, dtype=kind)
+        return self._bytes(stored, kind).view(kind).view(stored.shape)
+
+    def release(self) -> None:
+        """Gives back the memory of pages that were looked at; they are read again when they are needed."""
+        for mapped in self._maps.values():
+            with suppress(AttributeError, OSError, ValueError):
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _mapped(self, file: str) -> mmap.mmap:
+        if file not in self._maps:
+            path = self._folder / file
+            try:
+                with path.open("rb") as opened:
+                    self._maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise InputError(f"{path.name} cannot be read: {error}") from None
+        return self._maps[file]
+
+    def _bytes(self, stored: Stored, kind: torch.dtype = torch.uint8) -> Tensor:
+        data = self._mapped(stored.file)
+        if stored.offset + stored.n_bytes > len(data):
+            raise InputError(f"{stored.file} has become shorter since its header was read")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns that the mapping cannot be written to; it never is
+            found = torch.frombuffer(data, dtype=torch.uint8, count=stored.n_bytes, offset=stored.offset)
+        return found.clone() if stored.offset % max(kind.itemsize, 1) else found
+
+    def _dequantised(self, name: str, stored: Stored) -> Tensor:
+        from llmcalc.live.packed import ggml
+
+        form = dtype(stored.dtype)
+        row = stored.shape[-1] // form.block * form.size if stored.shape else form.size
+        return ggml(self._bytes(stored).view(-1, row), stored, name)
+
+
+def held_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the elements of some tensors, storage that several share counted once."""
+    seen: dict[tuple[int, int], int] = {}
+    for t in tensors:
+        seen[(t.data_ptr(), t.numel())] = t.numel() * t.element_size()
+    return sum(seen.values())

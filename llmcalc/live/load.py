@@ -1,0 +1,119 @@
+"""From what a user named to a model that runs: files, style, device and format, and whether to stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.families.styles import style
+from llmcalc.live.device import DTYPES, choose, float_dtype
+from llmcalc.live.files import Files
+from llmcalc.live.measure import available
+from llmcalc.live.run import Runner
+from llmcalc.live.weights import Weights
+from llmcalc.sources import Model
+from llmcalc.style import Style
+from llmcalc.units import size
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A checkpoint ready to run, and what was decided on the way."""
+
+    model: Model
+    runner: Runner
+    device: torch.device
+    dtype: torch.dtype
+    streamed: bool
+    notes: tuple[str, ...] = ()
+
+
+def load(model: Model, device: str = "auto", wanted: str | None = None, stream: bool | None = None) -> Live:
+    """The model on a device; ``wanted`` is the format to run in (its own where None).
+
+    ``stream`` loads one layer at a time; None does so where the weights are larger than what is free.
+    """
+    if model.header is None or model.folder is None:
+        raise InputError(
+            f"{model.name} has no weights here, only sizes",
+            hint="name a directory, .safetensors or .gguf file; without a model the toy one is run",
+        )
+    anatomy = _runnable(model)
+    place = choose(device)
+    kind = float_dtype(wanted) if wanted else _own_dtype(model, place)
+    files = Files(model.header, model.folder)
+    weights = Weights(files, anatomy, place, kind, (model.raw or {}).get("quantization_config"))
+    notes = []
+    need, free = run_bytes(anatomy, kind), available(place)
+    if stream is None:
+        stream = need > free
+        if stream:
+            notes.append(f"{size(need)} of weights, {size(free)} free on {place}: one layer at a time is loaded")
+    with no_memory(place, need):
+        runner = Runner(anatomy, _style(model, files), weights, stream)
+    return Live(model, runner, place, kind, stream, tuple(notes))
+
+
+def _runnable(model: Model) -> Anatomy:
+    """The anatomy without what stands outside the model: multi-token prediction."""
+    parts = tuple(p for p in model.anatomy.parts if not getattr(p, "extra", False))
+    return replace(model.anatomy, parts=parts)
+
+
+def _style(model: Model, files: Files) -> Style:
+    found = style(model.config)
+    if "rope_freqs.weight" in files and found.rotary is not None:
+        factors = tuple(files.tensor("rope_freqs.weight").tolist())
+        found = replace(found, rotary=replace(found.rotary, kind="factors", settings={"factors": factors}))
+    return found
+
+
+def _own_dtype(model: Model, device: torch.device) -> torch.dtype:
+    """The format that most of the checkpoint is stored in, if a model can be run in it."""
+    assert model.header is not None
+    counts = model.header.elements_by_dtype()
+    own = max(counts, key=lambda name: counts[name], default="float32")
+    if own in DTYPES and not (model.raw or {}).get("quantization_config"):
+        return DTYPES[own]
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
+def run_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
+    """Bytes of all weights in the format that they are run in."""
+    return sum(int(w.params) for w in anatomy.weights if not w.tied_to and not w.extra) * kind.itemsize
+
+
+def layer_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
+    """Bytes of the largest layer's weights, and of what stands outside the layers: what streaming holds at once."""
+    outer = sum(int(w.params) for w in anatomy.weights if not w.tied_to and "{layer}" not in w.name)
+    layers: dict[int, int] = {}
+    for w in anatomy.weights:
+        if "{layer}" in w.name and not w.tied_to:
+            for i in w.layers.indices:
+                layers[i] = layers.get(i, 0) + int(w.per_layer)
+    return (outer + max(layers.values(), default=0)) * kind.itemsize
+
+
+@contextmanager
+def no_memory(device: torch.device, need: int, what: str = "of weights") -> Iterator[None]:
+    """Turns a device that is full into one line: what was asked for, what there was, what would help."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        free = available(device)
+        raise UnavailableError(
+            f"out of memory on {device}: {size(need)} {what}, {size(free)} free",
+            hint="--stream-layers holds one layer at a time; --dtype bfloat16 halves float32; a shorter --ctx",
+        ) from None
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):
+            raise
+        raise UnavailableError(
+            f"out of memory on {device}: {size(need)} {what}, {size(available(device))} free",
+            hint="--stream-layers holds one layer at a time; --dtype bfloat16 halves float32",
+        ) from None

@@ -1,0 +1,190 @@
+"""The executor: runs a list of parts, the same that is counted, on real weights; it knows no family's name."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from llmcalc.anatomy import Anatomy, Mixer
+from llmcalc.calc.slots import LayerPlan, layer_plan, n_layers, outside
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.live.attention import Pass, Watch, attend
+from llmcalc.live.cache import Cache, Kept, States
+from llmcalc.live.ops import experts, mlp, norm
+from llmcalc.live.scan import scan
+from llmcalc.live.weights import Slots, Weights
+from llmcalc.style import Style
+
+_ATTENTION = {f"attn.{n}" for n in ("q", "k", "v", "qkv", "o", "q_norm", "k_norm")}
+_LATENT = {f"attn.{n}" for n in ("q_a", "q_b", "q_a_norm", "kv_a", "kv_a_norm", "kv_b")}
+_MLP = {f"mlp.{n}{p}" for n in ("gate", "up", "gate_up", "down") for p in ("", ".routed", ".shared")}
+_SCAN = {f"ssm.{n}" for n in ("in", "conv", "x", "dt", "a", "d", "out")}
+_NORMS = {f"norm.{i}" for i in range(4)}
+_RULES = _ATTENTION | _LATENT | _MLP | _SCAN | _NORMS
+KNOWN = (
+    _RULES
+    | {f"{s}.bias" for s in _RULES}
+    | {
+        *("attn.sinks", "router", "router.bias", "router.correction", "router.shared"),
+    }
+)
+"""Every slot of a layer that the executor has a rule for."""
+_BEFORE = {"embed.token", "embed.position", "norm.0", "norm.0.bias"}
+_BEHIND = {"norm.0", "norm.0.bias", "head", "head.bias"}
+_NORMS_PER_JOIN = {"pre": (1, 2), "post": (2,), "sandwich": (4,), "parallel": (1, 2)}
+
+
+class Runner:
+    """A model ready to run: ``runner(ids, cache)`` gives logits."""
+
+    def __init__(self, anatomy: Anatomy, style: Style, weights: Weights, stream: bool = False) -> None:
+        self.anatomy, self.style, self.weights, self.stream = anatomy, style, weights, stream
+        self.plans = [layer_plan(anatomy, i) for i in range(n_layers(anatomy))]
+        before, behind = outside(anatomy)
+        self._check(set(before), set(behind))
+        self.before, self.behind = weights.of(before), weights.of(behind)
+        self._held = [] if stream else [weights.layer(p) for p in self.plans]
+
+    def _check(self, before: set[str], behind: set[str]) -> None:
+        """Refuses what there is no rule for, by name, before anything is loaded."""
+        odd = [s for s in before - _BEFORE] + [s for s in behind - _BEHIND]
+        for plan in self.plans:
+            odd += [s for s in plan.weights if s not in KNOWN]
+            attends = len(plan.mixers) == 1 and plan.mixers[0].kind in ("kv", "latent", "state")
+            if not attends or plan.mixers[0].chunked:
+                odd.append(f"the mixer of layer {plan.index}")
+            elif plan.mixers[0].kind != "state" and plan.n_norms not in _NORMS_PER_JOIN[self.style.join]:
+                odd.append(f"{plan.n_norms} norms in layer {plan.index}")
+        if odd or "head" not in behind or "embed.token" not in before:
+            what = odd[0] if odd else "a model without embedding or head"
+            raise UnavailableError(f"running this {self.anatomy.family} is not supported: no rule for {what}")
+
+    def cache(self, batch: int, capacity: int) -> Cache:
+        """An empty cache for so many sequences of so many tokens."""
+        mixers: list[Mixer] = [p.mixers[0] for p in self.plans]
+        return Cache(mixers, batch, capacity, self.weights.dtype, self.weights.device)
+
+    def layer(self, index: int) -> Slots:
+        """The weights of one layer; streamed ones are loaded now."""
+        return self.weights.layer(self.plans[index]) if self.stream else self._held[index]
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        ids: Tensor,
+        cache: Cache,
+        valid: Tensor | None = None,
+        watch: Watch | None = None,
+        weights_of: frozenset[int] = frozenset(),
+        every: bool = False,
+    ) -> Tensor:
+        """Logits (B, V) of the last token, or (B, T, V) of ``every`` one, for ids (B, T); the cache grows by T.
+
+        ``valid`` (B, T) is False on padding, which stands left of the text. ``weights_of`` names layers whose attention
+        weights are shown to ``watch``.
+        """
+        run = self._begin(ids, cache, valid, watch, weights_of)
+        x = self._embed(ids, run)
+        for plan, kept in zip(self.plans, cache.layers, strict=True):
+            w = self.layer(plan.index)
+            x = self._layer(plan, w, x, kept, run)
+            run.see(plan.index, "layer", x)
+            if self.stream:
+                del w
+                self.weights.files.release()
+        cache.length += ids.shape[1]
+        x = norm(self.style, self.behind, "norm.0", x if every else x[:, -1:])
+        run.see(None, "norm.last", x)
+        logits = self.head(x)
+        run.see(None, "head", logits)
+        return logits if every else logits[:, -1]
+
+    def head(self, x: Tensor) -> Tensor:
+        """Logits of normed states, scaled and capped as the family does."""
+        weight: Tensor = self.behind["head"] if "head" in self.behind else self.before["embed.token"]
+        logits = F.linear(x, weight, self.behind.get("head.bias")) * self.style.logit_scale
+        cap = self.style.logit_cap
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    def last_norm(self, x: Tensor) -> Tensor:
+        """The norm before the head, for looking through it at earlier layers."""
+        return norm(self.style, self.behind, "norm.0", x)
+
+    def _begin(
+        self, ids: Tensor, cache: Cache, valid: Tensor | None, watch: Watch | None, weights_of: frozenset[int]
+    ) -> Pass:
+        batch, new = ids.shape
+        first = cache.length
+        if first + new > cache.capacity:
+            raise InputError(f"{first + new} tokens do not fit a cache of {cache.capacity}")
+        if valid is not None or cache.valid is not None:
+            old = cache.valid if cache.valid is not None else torch.ones(batch, first, dtype=torch.bool)
+            now = valid if valid is not None else torch.ones(batch, new, dtype=torch.bool)
+            cache.valid = torch.cat((old.to(ids.device), now.to(ids.device)), 1)
+        if cache.valid is None:
+            positions = torch.arange(first, first + new, device=ids.device)[None]
+        else:
+            positions = (cache.valid.long().cumsum(1) - 1).clamp(min=0)[:, first:]
+        return Pass(positions, first, cache.valid, watch, weights_of)
+
+    def _embed(self, ids: Tensor, run: Pass) -> Tensor:
+        x = F.embedding(ids, self.before["embed.token"])
+        if self.style.embed_scale != 1.0:
+            x = x * torch.tensor(self.style.embed_scale, dtype=x.dtype, device=x.device)
+        run.see(None, "embed.token", x)
+        if "embed.position" in self.before:
+            table = self.before["embed.position"]
+            at = run.positions + self.style.position_offset
+            if int(at.max()) >= len(table):
+                raise InputError(f"position {int(at.max())} is beyond the {len(table)} learned ones")
+            x = x + F.embedding(at, table)
+            run.see(None, "embed.position", x)
+        if "norm.0" in self.before:
+            x = norm(self.style, self.before, "norm.0", x)
+            run.see(None, "norm.0", x)
+        return x
+
+    def _layer(self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass) -> Tensor:
+        """One layer: what it mixes and what it feeds forward, joined to the residual stream as the style says."""
+        style, scale, i = self.style, self.style.residual_scale, plan.index
+
+        def normed(n: int, y: Tensor) -> Tensor:
+            y = norm(style, w, f"norm.{n}", y)
+            run.see(i, f"norm.{n}", y)
+            return y
+
+        def joined(slot: str, x: Tensor, y: Tensor) -> Tensor:
+            x = x + (y if scale == 1.0 else y * scale)
+            run.see(i, slot, x)
+            return x
+
+        if isinstance(kept, States):
+            return joined("add.mix", x, self._mix(plan, w, normed(0, x), kept, run))
+        if style.join == "parallel":
+            h = normed(0, x)
+            mixed = self._mix(plan, w, h, kept, run)
+            return joined("add.mlp", x, mixed + self._feed(plan, w, normed(1, x) if plan.n_norms > 1 else h, run))
+        if style.join == "post":
+            x = joined("add.mix", x, normed(0, self._mix(plan, w, x, kept, run)))
+            return joined("add.mlp", x, normed(1, self._feed(plan, w, x, run)))
+        if style.join == "sandwich":
+            x = joined("add.mix", x, normed(1, self._mix(plan, w, normed(0, x), kept, run)))
+            return joined("add.mlp", x, normed(3, self._feed(plan, w, normed(2, x), run)))
+        x = joined("add.mix", x, self._mix(plan, w, normed(0, x), kept, run))
+        return joined("add.mlp", x, self._feed(plan, w, normed(1, x), run))
+
+    def _mix(self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass) -> Tensor:
+        if isinstance(kept, States):
+            y = scan(self.style, plan, w, x, kept, run)
+            run.see(plan.index, "ssm.out", y)
+        else:
+            y = attend(self.style, plan, w, x, kept, run)
+            run.see(plan.index, "attn.o", y)
+        return y
+
+    def _feed(self, plan: LayerPlan, w: Slots, x: Tensor, run: Pass) -> Tensor:
+        if plan.has_experts:
+            k = next(int(wt.active) for s, wt in plan.weights.items() if s.startswith("mlp.down.routed"))
+            return experts(self.style, w, x, k, run.at(plan.index))
+        return mlp(self.style, w, x, see=run.at(plan.index))

@@ -1,0 +1,150 @@
+"""A forward pass watched: what every step really was, beside what the walk through the parts said."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llmcalc.errors import InputError
+from llmcalc.live.cache import Cache
+from llmcalc.live.load import Live, no_memory, run_bytes
+from llmcalc.live.measure import Alive, memory, reset_peak, wait
+
+Key = tuple[int | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One tensor as it was: its shape and format, its numbers in short, the seconds since the one before."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    mean: float
+    std: float
+    max_abs: float
+    seconds: float
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class Trace:
+    """A watched pass: steps by layer and slot, logits, attention weights, what the lens saw, and memory."""
+
+    steps: dict[Key, Seen]
+    logits: Tensor
+    cache: Cache
+    seconds: float
+    peak_bytes: int
+    kept: dict[Key, Tensor]
+
+
+def ids_tensor(live: Live, rows: Sequence[Sequence[int]]) -> Tensor:
+    """Token ids (B, T) on the device; one outside the vocabulary is an InputError."""
+    vocab = int(live.runner.before["embed.token"].shape[0])
+    for row in rows:
+        for token in row:
+            if not 0 <= token < vocab:
+                raise InputError(f"id {token} is outside the embedding's {vocab} rows")
+    if not rows or not rows[0]:
+        raise InputError("there is no token to run", hint="give --prompt or --ids")
+    return torch.tensor([list(r) for r in rows], device=live.device)
+
+
+def watch(
+    live: Live, ids: Tensor, valid: Tensor | None = None, keep: frozenset[str] = frozenset(), every_weight: bool = True
+) -> Trace:
+    """Runs one prefill of ids (B, T) and notes every step; tensors of the slots in ``keep`` are kept on the CPU.
+
+    ``every_weight`` mixes in plain steps, so that scores and weights are there to see.
+    """
+    batch, tokens = ids.shape
+    cache = live.runner.cache(batch, tokens)
+    notes: dict[Key, Seen] = {}
+    kept: dict[Key, Tensor] = {}
+    clock = [time.perf_counter()]
+
+    def seen(layer: int | None, slot: str, tensor: Tensor) -> None:
+        wait(live.device)
+        spent = time.perf_counter() - clock[0]
+        notes[layer, slot] = _note(tensor, spent, memory(live.device).allocated)
+        if slot in keep:
+            kept[layer, slot] = tensor.detach().float().cpu().clone()
+        clock[0] = time.perf_counter()
+
+    layers = frozenset(p.index for p in live.runner.plans) if every_weight else frozenset()
+    with no_memory(live.device, run_bytes(live.runner.anatomy, live.dtype)):
+        seen(None, "ids", ids)
+        logits = live.runner(ids, cache, valid, seen, layers, every=True)
+        seen(None, "last", logits[:, -1])
+    return Trace(notes, logits, cache, sum(s.seconds for s in notes.values()), activation_peak(live, ids, valid), kept)
+
+
+def activation_peak(live: Live, ids: Tensor, valid: Tensor | None) -> int:
+    """Bytes of activations alive at once in an unwatched pass of the same tokens."""
+    cache = live.runner.cache(*ids.shape)
+    if live.device.type == "cuda":
+        reset_peak(live.device)
+        before = memory(live.device).allocated
+        live.runner(ids, cache, valid, every=True)
+        return memory(live.device).peak - before
+    with Alive() as alive:
+        live.runner(ids, cache, valid, every=True)
+    return int(alive.peak)
+
+
+def _note(tensor: Tensor, seconds: float, held: int) -> Seen:
+    numbers = tensor.float()
+    finite = numbers[torch.isfinite(numbers)]
+    some = finite.numel() > 0
+    return Seen(
+        tuple(tensor.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        float(finite.mean()) if some else math.nan,
+        float(finite.std(correction=0)) if some else math.nan,
+        float(finite.abs().max()) if some else math.nan,
+        seconds,
+        held,
+    )
+
+
+def first_nan(live: Live, trace: Trace) -> str | None:
+    """Where NaN begins: the first broken weight, else the first step whose numbers are not finite; None if nowhere."""
+    if bool(torch.isfinite(trace.logits).all()):
+        return None
+    for plan in live.runner.plans:
+        w = live.runner.layer(plan.index)
+        for slot, weight in plan.weights.items():
+            tensors = w.get(slot, [])
+            for t in tensors if isinstance(tensors, list) else [tensors]:
+                if bool(torch.isnan(t).any()):
+                    name = weight.name.replace("{layer}", str(plan.index))
+                    return f"tensor {name} holds {int(torch.isnan(t).sum())} NaN"
+    for outer in (live.runner.before, live.runner.behind):
+        for slot, t in outer.items():
+            if bool(torch.isnan(t).any()):
+                return f"the weight of {slot} holds {int(torch.isnan(t).sum())} NaN"
+    return f"the logits are not finite in {live.dtype}: a number grew too large for the format"
+
+
+def top(logits: Tensor, k: int) -> list[tuple[int, float, float]]:
+    """The k likeliest tokens of logits (V): id, logit, probability."""
+    wide = logits.float()
+    probabilities = wide.softmax(-1)
+    best = wide.topk(min(k, wide.numel()))
+    return [(int(i), float(v), float(probabilities[i])) for v, i in zip(best.values, best.indices, strict=True)]
+
+
+def lens(live: Live, trace: Trace, row: int = 0) -> list[tuple[int, int, float]]:
+    """The likeliest next token if the model ended after each layer: layer, id, probability (the logit lens)."""
+    found = []
+    for plan in live.runner.plans:
+        x = trace.kept[plan.index, "layer"][row : row + 1, -1:].to(live.device, live.dtype)
+        with torch.inference_mode():
+            token, _, p = top(live.runner.head(live.runner.last_norm(x))[0, -1], 1)[0]
+        found.append((plan.index, token, p))
+    return found

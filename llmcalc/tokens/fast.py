@@ -1,0 +1,124 @@
+"""Tokenizers of the ``tokenizers`` package: a ``tokenizer.json``, or what a GGUF holds built into one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.text import shorten
+from llmcalc.tokens.base import Tokenizer
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LIMIT = 200_000_000
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise UnavailableError(
+            "this tokenizer needs the tokenizers package", hint="pip install 'llmcalc[tokenizers]'"
+        ) from None
+    return tokenizers
+
+
+def byte_characters() -> dict[str, int]:
+    """The printable characters that byte-level BPE writes bytes as (GPT-2's ``bytes_to_unicode``), to their bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+class Fast(Tokenizer):
+    """A ``tokenizers.Tokenizer`` under our interface."""
+
+    def __init__(self, inner: Any, name: str, source: str) -> None:
+        self.inner, self.name, self.source = inner, name, source
+        inner.no_truncation()
+        inner.no_padding()
+        added = inner.get_added_tokens_decoder()
+        self.special = {t.content: i for i, t in added.items() if t.special}
+        self._added = {i: t.content for i, t in added.items()}
+        self.n_vocab = max(inner.get_vocab_size(), max(added, default=-1) + 1)
+        self.lossless = inner.normalizer is None or self._spaces
+        self.has_template = inner.post_processor is not None and bool(inner.encode("").ids)
+
+    @classmethod
+    def read(cls, path: Path) -> Fast:
+        """The tokenizer in a ``tokenizer.json``."""
+        package = _package()
+        try:
+            if path.stat().st_size > _LIMIT:
+                raise InputError(f"{shorten(path.name)} has {path.stat().st_size} bytes, more than any tokenizer")
+            inner = package.Tokenizer.from_file(str(path))
+        except InputError:
+            raise
+        except OSError as error:
+            raise InputError(f"{shorten(path.name)} cannot be read: {error.strerror or error}") from None
+        except BaseException as error:  # the package's own errors, and its panics
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise InputError(f"{shorten(path.name)} is not a tokenizer.json: {shorten(str(error), 120)}") from None
+        return cls(inner, path.parent.name or path.name, f"{path.name}, {package.__name__} {package.__version__}")
+
+    @cached_property
+    def _state(self) -> dict[str, Any]:
+        return dict(json.loads(self.inner.to_str()))
+
+    @property
+    def _spaces(self) -> bool:
+        """Whether the only normalisation is SentencePiece's marking of spaces."""
+        text = json.dumps(self._state.get("normalizer"), ensure_ascii=False)
+        return not any(kind in text for kind in ("NFC", "NFD", "NFK", "Lower", "Strip", "Bert", "Precompiled"))
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return "ByteLevel" in json.dumps([self._state.get("pre_tokenizer"), self._state.get("decoder")])
+
+    @cached_property
+    def _bytes_of(self) -> dict[str, int]:
+        return byte_characters()
+
+    def _encode(self, text: str, special: str, add: bool) -> list[int]:
+        self.inner.encode_special_tokens = special == "text"
+        return list(self.inner.encode(text, add_special_tokens=add).ids)
+
+    def encode_batch(self, texts: Sequence[str], special: str = "refuse") -> list[list[int]]:
+        """Ids of many texts, with all cores."""
+        if special == "refuse":
+            for text in texts:
+                self._refuse(text)
+        self.inner.encode_special_tokens = special == "text"
+        return [e.ids for e in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one id: through the byte alphabet, the byte pieces, or the marks of SentencePiece."""
+        self.check(token)
+        if token in self._added:
+            return str(self._added[token]).encode()
+        found = self.inner.id_to_token(token)
+        if found is None:
+            return b""
+        text = str(found)
+        if self._byte_level:
+            known = self._bytes_of
+            return bytes(known[c] for c in text) if all(c in known for c in text) else text.encode()
+        one = _BYTE.fullmatch(text)
+        if one:
+            return bytes([int(one[1], 16)])
+        if text.startswith("##"):
+            return text[2:].encode()
+        return text.replace("▁", " ").encode()
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        """The bytes of a row of ids, by the file's own decoder where pieces are not simply joined."""
+        for token in ids:
+            self.check(token)
+        if self._byte_level:
+            return b"".join(self.piece(t) for t in ids)
+        return str(self.inner.decode(list(ids), skip_special_tokens=False)).encode()

@@ -1,0 +1,106 @@
+"""The vocabulary inside a GGUF as a tokenizer: byte-level BPE by its merges, SentencePiece-like BPE by its scores.
+
+How a text is cut before merging is named by ``tokenizer.ggml.pre`` (llama.cpp's ``llama_vocab_pre_type``); a name whose
+rule is not here is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.sources import gguf
+from llmcalc.text import shorten
+from llmcalc.tokens.fast import Fast, _package
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+_CUTS: Mapping[str, str | None] = {
+    **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "jina-es", "jina-de", "olmo", "mpt"), None),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), "digits"),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "pixtral", "falcon3"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "stablelm2", "megrez", "deepseek-r1-qwen"), _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")),
+}
+_CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
+
+
+def read(path: Path) -> Fast:
+    """The tokenizer of a GGUF file."""
+    found = gguf.read_vocabulary(path)
+    kind, tokens = found.get("ggml.model"), found.get("ggml.tokens")
+    if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
+        raise InputError(f"{shorten(path.name)} holds no vocabulary")
+    package = _package()
+    if kind == "gpt2":
+        inner = _byte_level(package, found, tokens)
+    elif kind == "llama":
+        inner = _by_scores(package, found, tokens)
+    else:
+        raise UnavailableError(
+            f"{shorten(path.name)} has a tokenizer of kind {shorten(repr(kind))}, which is not built here"
+        )
+    types = found.get("ggml.token_type") or [1] * len(tokens)
+    special = [t for t, k in zip(tokens, types, strict=False) if k == _CONTROL]
+    inner.add_special_tokens(special)
+    inner.add_tokens([t for t, k in zip(tokens, types, strict=False) if k == _USER_DEFINED])
+    fast = Fast(inner, path.stem, f"the vocabulary of {path.name}")
+    fast.n_vocab = len(tokens)
+    return fast
+
+
+def _byte_level(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -> Any:
+    pre = str(found.get("ggml.pre", "default"))
+    if pre not in _CUTS:
+        raise UnavailableError(
+            f"how {shorten(pre)!r} cuts text before merging is not known here",
+            hint="name the model's tokenizer.json with --tokenizer",
+        )
+    merges = [tuple(m.split(" ", 1)) for m in found.get("ggml.merges") or ()]
+    if not all(len(m) == 2 for m in merges):
+        raise InputError("the vocabulary has a merge that is not two pieces")
+    vocab = {t: i for i, t in enumerate(tokens)}
+    cut = _CUTS[pre]
+    whole = cut is not None and cut != "digits"
+    try:
+        inner = package.Tokenizer(package.models.BPE(vocab, merges, ignore_merges=pre in ("llama-bpe", "llama3")))
+    except Exception as error:
+        raise InputError(f"the vocabulary contradicts itself: {shorten(str(error), 120)}") from None
+    level = package.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not whole)
+    inner.pre_tokenizer = level
+    if cut is not None:
+        first = (
+            package.pre_tokenizers.Split(package.Regex(cut), "isolated")
+            if whole
+            else package.pre_tokenizers.Digits(individual_digits=True)
+        )
+        inner.pre_tokenizer = package.pre_tokenizers.Sequence([first, level])
+    inner.decoder = package.decoders.ByteLevel()
+    return inner
+
+
+def _by_scores(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -> Any:
+    """SentencePiece's BPE: the pair whose joined piece has the best score is merged first."""
+    scores = found.get("ggml.scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise InputError("the vocabulary has no scores, by which its pieces are joined")
+    vocab = {t: i for i, t in enumerate(tokens)}
+    merges: list[tuple[float, tuple[str, str]]] = []
+    for token, score in zip(tokens, scores, strict=True):
+        if len(token) <= 64:
+            halves = [(token[:i], token[i:]) for i in range(1, len(token))]
+            merges += [(-score, h) for h in halves if h[0] in vocab and h[1] in vocab]
+    merges.sort(key=lambda m: m[0])
+    unknown = int(found.get("ggml.unknown_token_id", 0))
+    inner = package.Tokenizer(
+        package.models.BPE(vocab, [m for _, m in merges], unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
+    )
+    space = [package.normalizers.Prepend("▁")] if found.get("ggml.add_space_prefix", True) else []
+    inner.normalizer = package.normalizers.Sequence([*space, package.normalizers.Replace(" ", "▁")])
+    d = package.decoders
+    strip = [d.Strip(" ", 1, 0)] if space else []
+    inner.decoder = d.Sequence([d.Replace("▁", " "), d.ByteFallback(), d.Fuse(), *strip])
+    return inner
