@@ -260,7 +260,7 @@ def _write_atom(atom: Atom, name: Callable[[str, int], str]) -> str:
         return f"{kind}({left}, {right})"
     if len(atom[1]) > 1:
         left = f"({left})"
-    if not (right.isdigit() or right.isidentifier()):
+    if "·" in right or not (right.isdigit() or right.isidentifier()):  # a middle dot passes as part of an identifier
         right = f"({right})"
     return f"{kind}({left} / {right})"
 

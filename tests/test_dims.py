@@ -77,3 +77,8 @@ def test_a_dim_is_an_int() -> None:
 @pytest.mark.parametrize(("value", "to", "wanted"), [(1, 16, 16), (16, 16, 16), (17, 16, 32), (0, 16, 0)])
 def test_round_up(value: int, to: int, wanted: int) -> None:
     assert round_up(value, to) == wanted
+
+
+def test_a_product_below_a_fraction_has_brackets() -> None:
+    d, n = Dim(3, "d_model"), Dim(5, "n_layers")
+    assert ceil_div(d, d * n).formula == "ceil(d / (d·L))"

@@ -113,6 +113,15 @@ def engine_for(name: str) -> tuple[Engine, str | None]:
     return ENGINES[base], f"the rules of {base} {said} were not read: the newest known ones are used"
 
 
+def scale_bytes(anatomy: Anatomy, load: Load) -> int:
+    """Bytes of an fp8 cache's scales: a float32 for keys and one for values in every layer that keeps any.
+
+    Source: vLLM's ``k_scale`` and ``v_scale`` (model_executor/layers/attention), parameters of the layer.
+    """
+    sides = sum(4 for kind in (load.key_dtype, load.value_dtype) if kind.name.startswith("float8"))
+    return sides * sum(len(m.layers.indices) for m in anatomy.mixers if m.per_token and m.kind in ("kv", "latent"))
+
+
 def mha_bytes(anatomy: Anatomy, load: Load) -> Dim:
     """What plain multi-head attention would keep at the same context, without windows or sharing."""
     bytes_each = [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from llmcalc.anatomy import Anatomy, Mixer, Part, Weight
-from llmcalc.calc.cache.load import check_heads
+from llmcalc.calc.cache.load import check_heads, shared_heads
 from llmcalc.dims import Dim, ceil_div, dim, product, total
 from llmcalc.errors import InputError
 
@@ -42,24 +42,43 @@ def rank_elements(weight: Weight, tp: int, n_kv_heads: int | None = None) -> Dim
     """Elements of one weight, all layers, on one rank."""
     if tp == 1:
         return weight.params
-    return weight.layers.count * weight.experts * _cut(weight, tp, n_kv_heads)
+    return weight.layers.count * weight.experts * product(list(cut_shape(weight, tp, n_kv_heads)))
 
 
-def _cut(weight: Weight, tp: int, n_kv_heads: int | None) -> Dim:
+def cut_shape(weight: Weight, tp: int, n_kv_heads: int | None) -> tuple[Dim, ...]:
+    """The shape of one rank's share of a weight; what is not divided is whole on every rank."""
     side = SPLIT.get(weight.role)
     if not weight.shape or side is None:
-        return product(list(weight.shape))
+        return weight.shape
     axis = 0 if side != "in" else len(weight.shape) - 1
     if weight.transposed and len(weight.shape) == 2:
         axis = 1 - axis
     if len(weight.shape) == 1 and side == "in":
-        return product(list(weight.shape))  # a bias behind a row-parallel matrix is on every rank
+        return weight.shape  # a bias behind a row-parallel matrix is on every rank
     parts = min(tp, n_kv_heads) if side == "kv" and n_kv_heads else tp
     size = dim(weight.shape[axis])
     if side == "vocab":
         size = ceil_div(size, 64) * 64  # padded so that every rank's share is a multiple of 64
-    rest = [s for i, s in enumerate(weight.shape) if i != axis]
-    return product([ceil_div(size, parts), *rest])
+    share = ceil_div(size, parts)
+    return tuple(share if i == axis else s for i, s in enumerate(weight.shape))
+
+
+def one_rank(anatomy: Anatomy, tp: int) -> Anatomy:
+    """The parts as one rank of ``tp`` holds them: smaller matrices, fewer heads."""
+    if tp == 1:
+        return anatomy
+    check_degree(anatomy, tp)
+    n_kv = {int(m.n_kv_heads) for m in anatomy.mixers if m.kind == "kv"}
+    heads = n_kv.pop() if len(n_kv) == 1 else None
+    parts: list[Part] = [
+        shared_heads(p, tp) if isinstance(p, Mixer) else replace(p, shape=cut_shape(p, tp, heads))
+        for p in anatomy.parts
+    ]
+    return replace(anatomy, parts=tuple(_fewer_queries(p, tp) if isinstance(p, Mixer) else p for p in parts))
+
+
+def _fewer_queries(mixer: Mixer, tp: int) -> Mixer:
+    return replace(mixer, n_heads=Dim(int(mixer.n_heads) // tp, "n_heads_per_rank"))
 
 
 def check_degree(anatomy: Anatomy, tp: int) -> None:
@@ -69,6 +88,17 @@ def check_degree(anatomy: Anatomy, tp: int) -> None:
         for s in m.states:
             if s.channels % tp:
                 raise InputError(f"--tp {tp} does not divide the {int(s.channels)} channels of a state")
+
+
+def fewer_experts(anatomy: Anatomy, ep: int) -> Anatomy:
+    """What one of ``ep`` devices holds where each has whole experts of its own, and all of what is no expert."""
+    return replace(
+        anatomy,
+        parts=tuple(
+            replace(p, experts=ceil_div(p.experts, ep)) if isinstance(p, Weight) and p.experts > 1 else p
+            for p in anatomy.parts
+        ),
+    )
 
 
 def n_decoder_layers(anatomy: Anatomy) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.fit import Ask, plan
+from llmcalc.calc.fit import Ask, plan, weights_part
 from llmcalc.calc.kvcache import GGML, base_of, largest
-from llmcalc.calc.parallel import check_degree
+from llmcalc.calc.parallel import check_degree, fewer_experts, stage
 from llmcalc.dims import Dim
 from llmcalc.dtypes import dtype
 from llmcalc.errors import InputError
@@ -90,20 +90,39 @@ def narrower(ask: Ask) -> list[Way]:
     return [Way("format", text, left) for text, left in lefts if left is not None]
 
 
-def degrees(anatomy: Anatomy, n_layers: int) -> dict[str, list[int]]:
-    """Degrees up to 64 that divide the model evenly: tensor (heads), pipeline (layers), expert (experts)."""
-    tensor = []
-    for tp in range(1, MOST_DEVICES + 1):
-        try:
-            check_degree(anatomy, tp)
-        except InputError:
-            continue
-        tensor.append(tp)
-    experts = max((int(w.experts) for w in anatomy.weights), default=1)
+def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:
+    """Degrees up to 64 that divide the model evenly, each with the weights of its fullest device, in bytes.
+
+    ``tensor`` divides heads and matrices, ``pipeline`` layers; ``expert`` gives every device whole experts, and all of
+    what is no expert.
+    """
+    whole = replace(ask, tp=1, pp=1, stored=None)
+    tensor = {tp: _weights(replace(whole, tp=tp)) for tp in range(1, MOST_DEVICES + 1) if _divides(ask.anatomy, tp)}
     found = {"tensor": tensor}
-    if not any(m.kind in ("cross", "shared") for m in anatomy.mixers):
-        found["pipeline"] = _divisors(n_layers)
-    return {**found, "expert": _divisors(experts)} if experts > 1 else found
+    if not any(m.kind in ("cross", "shared") for m in ask.anatomy.mixers):
+        found["pipeline"] = {pp: _fullest_stage(whole, pp) for pp in _divisors(n_layers)}
+    experts = max((int(w.experts) for w in ask.anatomy.weights), default=1)
+    if experts > 1:
+        found["expert"] = {
+            ep: _weights(replace(whole, anatomy=fewer_experts(ask.anatomy, ep))) for ep in _divisors(experts)
+        }
+    return found
+
+
+def _weights(ask: Ask) -> int:
+    return int(weights_part(ask).high)
+
+
+def _fullest_stage(ask: Ask, pp: int) -> int:
+    return max(_weights(replace(ask, anatomy=stage(ask.anatomy, pp, i))) for i in range(pp))
+
+
+def _divides(anatomy: Anatomy, tp: int) -> bool:
+    try:
+        check_degree(anatomy, tp)
+    except InputError:
+        return False
+    return True
 
 
 def _divisors(n: int) -> list[int]:

@@ -159,9 +159,24 @@ def _device(options: DeviceOptions) -> tuple[Device, int]:
             hint="`llmcalc list devices` shows all",
         )
     if options.device == "auto":
-        device, n = of_this_machine()
+        device, n = _this_machine()
         return device, options.count if options.count > 1 else n
     return find(options.device), options.count
+
+
+def _this_machine() -> tuple[Device, int]:
+    """This machine's GPUs: as the NVIDIA driver lists them, else as torch sees them, else its main memory."""
+    from importlib.util import find_spec
+
+    device, n = of_this_machine()
+    if device.unified and find_spec("torch") is not None:
+        from llmcalc.live.device import accelerators
+
+        seen = accelerators()
+        if seen:
+            name, n_bytes = seen[0]
+            return Device(name, n_bytes, n_bytes, True, None, {}, None, "torch"), len(seen)
+    return device, n
 
 
 def _weights(found: Model, named: str | None) -> tuple[DType, str | None]:

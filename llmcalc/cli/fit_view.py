@@ -41,6 +41,7 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
     parts = [*answer.parts, counted("cache", answer.cache.kv_bytes, why)]
     title = f"{s.model.name} on {s.count} x {s.device.name}, {s.ask.engine}: {VERDICTS[answer.verdict]}"
     layers = n_decoder_layers(s.ask.anatomy)
+    shares = degrees(s.ask, layers)
     facts = [
         Fact("fits", answer.verdict == "yes"),
         Fact("verdict", answer.verdict),
@@ -48,7 +49,8 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
         *_memory(s, answer, si),
         *_pool(s, answer),
         *_ways(s, ways(s.ask, layers), si),
-        Fact("degrees", degrees(s.ask.anatomy, layers), "degrees that divide it", _degrees),
+        Fact("degrees", {kind: list(found) for kind, found in shares.items()}),
+        Fact("degree_bytes", shares, "weights of the fullest device, by degree", lambda f: _degrees(f, si)),
     ]
     notes = [*s.model.notes, *s.model.anatomy.notes, *answer.notes, *_notes(s)]
     return View("fit/1", title, _columns(si), _rows(parts), facts, notes, describe(s.model), output.explain)
@@ -142,8 +144,11 @@ def _ways(s: Subject, found: list[Way], si: bool) -> list[Fact]:
     ]
 
 
-def _degrees(found: Mapping[str, list[int]]) -> str:
-    return "\n".join(f"{kind}: {', '.join(map(str, values))}" for kind, values in found.items())
+def _degrees(found: Mapping[str, Mapping[int, int]], si: bool) -> str:
+    return "\n".join(
+        f"{kind} " + ", ".join(f"{degree}: {size(n, si=si)}" for degree, n in shares.items())
+        for kind, shares in found.items()
+    )
 
 
 def _notes(s: Subject) -> list[str]:

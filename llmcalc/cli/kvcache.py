@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from llmcalc.calc.cache.load import Cache, Load, Row
-from llmcalc.calc.kvcache import mha_bytes
+from llmcalc.calc.kvcache import mha_bytes, scale_bytes
 from llmcalc.cli.kvcompare import answer_for, compared, with_changes, with_draft, with_memory
 from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, default_dtype
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
@@ -136,6 +136,7 @@ def _facts(found: Model, load: Load, answer: Cache, si: bool) -> list[Fact]:
         for k, v in answer.facts.items()
     ]
     per_token = answer.per_token
+    scales = scale_bytes(found.anatomy, load)
     return [
         Fact("engine", answer.engine),
         Fact("kv_bytes", answer.kv_bytes, "cache", big),
@@ -158,6 +159,7 @@ def _facts(found: Model, load: Load, answer: Cache, si: bool) -> list[Fact]:
             "plain multi-head attention" if alone else None,
             lambda n: f"{size(n, si=si)}, {ratio:.4g} times as much",
         ),
+        Fact("kv_scale_bytes", scales, "its scales, beside it" if scales else None, lambda n: f"{exact(n)} bytes"),
         *extra,
         Fact("rules", answer.rules, "rules" if answer.engine != "formula" else None),
     ]
@@ -179,7 +181,10 @@ def _warnings(found: Model, load: Load, answer: Cache) -> list[str]:
             f"{exact(int(answer.facts['pool_bytes_per_token']))} per token while every group of layers still grows"
         )
     if load.key_dtype.name.startswith("float8"):
-        said.append(f"{load.key_dtype.name}: scales per tensor or head are not counted (a few bytes per layer)")
+        said.append(
+            f"{load.key_dtype.name}: one float32 scale for keys and one for values per layer, as vLLM has them, "
+            "lie beside the weights and not in the cache"
+        )
     if load.key_dtype.name in ("int8", "int4"):
         said.append(
             f"{load.key_dtype.name}: the scales that go with integers are not counted, and no engine here keeps them "

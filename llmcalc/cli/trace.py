@@ -32,6 +32,7 @@ class LiveOptions:
     stream_layers: Annotated[
         bool, typer.Option("--stream-layers", help="Hold one layer at a time: for models larger than memory.")
     ] = False
+    tp: Annotated[int, typer.Option(help="Processes that share the model: torchrun --nproc-per-node N.", min=1)] = 1
     top: Annotated[int, typer.Option(help="Next tokens to show.")] = 5
     attention: Annotated[str | None, typer.Option(help="Draw one head's weights.", metavar="LAYER.HEAD")] = None
     logit_lens: Annotated[bool, typer.Option("--logit-lens", help="The likeliest next token after each layer.")] = False
@@ -45,6 +46,7 @@ class LiveOptions:
             "--prompt": self.prompt,
             "--ids": self.ids,
             "--pad-left": self.pad_left,
+            "--tp": self.tp > 1,
             "--stream-layers": self.stream_layers,
             "--attention": self.attention,
             "--logit-lens": self.logit_lens,
@@ -114,7 +116,8 @@ def _live(subject: Subject, run: LiveOptions, form: str | None, tokens: str | No
     if tokens is not None:
         raise InputError("with --live the tokens are those of --prompt or --ids")
     view, differences = trace_live.view(subject, run, plot)
-    write(view, form)
+    if view is not None:
+        write(view, form)
     if differences:
         raise typer.Exit(1)
 

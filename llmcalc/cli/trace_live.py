@@ -33,20 +33,28 @@ _SMALL = 1024
 """Vocabularies up to this size have all their logits in JSON."""
 
 
-def view(subject: Subject, run: LiveOptions, plot: str | None) -> tuple[View, int]:
-    """The watched pass as a View, and how many of its numbers differ from what was predicted."""
-    live = load(subject.model, run.device, run.dtype, run.stream_layers or None)
+def view(subject: Subject, run: LiveOptions, plot: str | None) -> tuple[View | None, int]:
+    """The watched pass as a View, and how many of its numbers differ from what was predicted.
+
+    Of several processes the first one alone has something to show; differences are those of all.
+    """
+    live = load(subject.model, run.device, run.dtype, run.stream_layers or None, run.tp)
     prompt, tokenizer = prompt_ids(live, run.prompt, run.ids)
     padded, valid = _padded(live, prompt, run.pad_left)
     trace = watch(
         live, padded, valid, frozenset({"layer", "attn.weights", "attn.q", "attn.k", "attn.v", "attn.scores"})
     )
-    steps = list(walk(live.runner.anatomy, ask(1, padded.shape[1])))
+    steps = _steps(live, padded.shape[1])
     kind = dtype(name_of(live.dtype))
     found = rows(subject, steps, kind)
     differences = _measure(found, trace)
     facts, more = _facts(live, trace, steps, padded.shape[1], kind.size)
-    differences += more
+    ranks = live.runner.ranks
+    differences = sum(ranks.gathered(differences + more))
+    if ranks.size > 1:
+        facts.append(_by_rank(live))
+        if ranks.rank > 0:
+            return None, differences
     said = _said(live, subject, steps, trace, tokenizer)
     facts += _next(trace, tokenizer, run.top)
     if run.logit_lens:
@@ -63,6 +71,16 @@ def view(subject: Subject, run: LiveOptions, plot: str | None) -> tuple[View, in
     title = f"{subject.model.name}, run on {live.device} in {name_of(live.dtype)}: {padded.shape[1]} tokens"
     made = View("trace/1", title, _columns(), found, facts, said, described(subject.model), False, {}, grid)
     return made, differences
+
+
+def _steps(live: Live, tokens: int) -> list[Step]:
+    """The walk through what this process holds; the logits are joined before anybody sees them."""
+    steps = list(walk(live.runner.anatomy, ask(1, tokens)))
+    ranks = live.runner.ranks
+    if ranks.size == 1:
+        return steps
+    whole = Dim(ranks.vocab, "vocab")
+    return [replace(s, shape=(*s.shape[:-1], whole)) if s.slot in ("head", "last") else s for s in steps]
 
 
 def prompt_ids(live: Live, prompt: str | None, ids: str | None) -> tuple[list[int], Tokenizer | None]:
@@ -181,6 +199,13 @@ def _facts(live: Live, trace: Trace, steps: Sequence[Step], tokens: int, element
         Fact("seconds", trace.seconds, "seconds, watched", lambda s: f"{s:.4f}"),
     ]
     return facts, (have != weights) + (trace.cache.n_bytes != cache) + (trace.peak_bytes > bound)
+
+
+def _by_rank(live: Live) -> Fact:
+    """What every process holds of the weights."""
+    loaded = live.runner.weights.loaded
+    each = live.runner.ranks.gathered(loaded.n_bytes + loaded.buffer_bytes)
+    return Fact("rank_weight_bytes", each, "weights by process", lambda ns: ", ".join(f"{exact(n)} B" for n in ns))
 
 
 def _said(live: Live, subject: Subject, steps: Sequence[Step], trace: Trace, tokenizer: Tokenizer | None) -> list[str]:

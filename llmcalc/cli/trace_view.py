@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from llmcalc.dims import Dim
 from llmcalc.dtypes import DType
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
+from llmcalc.text import safe
 from llmcalc.units import count, exact, size
 
 
@@ -27,11 +29,13 @@ class Subject:
 
 
 Row = dict[str, Any]
+_IN_LAYER = re.compile(r"^[\w.]*?\.?\b(?:layers?|h|blocks?)\.\d+\.(?=\w)")
+"""What a person need not read in every row: the layer has a column of its own."""
 COLUMNS = (
     Column("step", "#", exact, right=True),
     Column("layer", "layer", right=True),
     Column("op", "op"),
-    Column("part", "part"),
+    Column("part", "part", lambda p: safe(_IN_LAYER.sub("", p).removesuffix(".weight"))),
     Column("formula", "shape"),
     Column("shape", "numbers", lambda s: "[" + ", ".join(str(int(x)) for x in s) + "]" if s is not None else "-"),
     Column("bytes", "bytes", exact, right=True),

@@ -45,3 +45,11 @@ def float_dtype(name: str) -> torch.dtype:
 def name_of(dtype: torch.dtype) -> str:
     """Our name of a torch format."""
     return str(dtype).removeprefix("torch.")
+
+
+def accelerators() -> list[tuple[str, int]]:
+    """The GPUs that torch sees, NVIDIA's or AMD's: name and bytes."""
+    if not torch.cuda.is_available():
+        return []
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [(str(p.name), int(p.total_memory)) for p in found]

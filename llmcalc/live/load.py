@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from llmcalc.anatomy import Anatomy
+from llmcalc.calc.parallel import one_rank
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.families.styles import style
 from llmcalc.live.device import DTYPES, choose, float_dtype
 from llmcalc.live.files import Files
 from llmcalc.live.measure import available
+from llmcalc.live.ranks import ALONE, together
 from llmcalc.live.run import Runner
 from llmcalc.live.weights import Weights
 from llmcalc.sources import Model
@@ -33,8 +35,12 @@ class Live:
     notes: tuple[str, ...] = ()
 
 
-def load(model: Model, device: str = "auto", wanted: str | None = None, stream: bool | None = None) -> Live:
+def load(
+    model: Model, device: str = "auto", wanted: str | None = None, stream: bool | None = None, tp: int = 1
+) -> Live:
     """The model on a device; ``wanted`` is the format to run in (its own where None).
+
+    ``tp`` is how many processes share it; each of them calls this and loads its own share.
 
     ``stream`` loads one layer at a time; None does so where the weights are larger than what is free.
     """
@@ -44,10 +50,13 @@ def load(model: Model, device: str = "auto", wanted: str | None = None, stream: 
             hint="name a directory, .safetensors or .gguf file; without a model the toy one is run",
         )
     anatomy = _runnable(model)
+    found_style = style(model.config)
     place = choose(device)
+    ranks = together(anatomy, found_style, tp, place) if tp > 1 else ALONE
     kind = float_dtype(wanted) if wanted else _own_dtype(model, place)
     files = Files(model.header, model.folder)
-    weights = Weights(files, anatomy, place, kind, (model.raw or {}).get("quantization_config"))
+    weights = Weights(files, anatomy, place, kind, (model.raw or {}).get("quantization_config"), ranks)
+    anatomy = one_rank(anatomy, tp)
     notes = []
     need, free = run_bytes(anatomy, kind), available(place)
     if stream is None:
@@ -55,7 +64,7 @@ def load(model: Model, device: str = "auto", wanted: str | None = None, stream: 
         if stream:
             notes.append(f"{size(need)} of weights, {size(free)} free on {place}: one layer at a time is loaded")
     with no_memory(place, need):
-        runner = Runner(anatomy, _style(model, files), weights, stream)
+        runner = Runner(anatomy, _with_factors(found_style, files), weights, stream)
     return Live(model, runner, place, kind, stream, tuple(notes))
 
 
@@ -65,8 +74,8 @@ def _runnable(model: Model) -> Anatomy:
     return replace(model.anatomy, parts=parts)
 
 
-def _style(model: Model, files: Files) -> Style:
-    found = style(model.config)
+def _with_factors(found: Style, files: Files) -> Style:
+    """The style with the frequencies' factors that a GGUF holds as a tensor (Llama 3.1 and later)."""
     if "rope_freqs.weight" in files and found.rotary is not None:
         factors = tuple(files.tensor("rope_freqs.weight").tolist())
         found = replace(found, rotary=replace(found.rotary, kind="factors", settings={"factors": factors}))

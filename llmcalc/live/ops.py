@@ -60,8 +60,18 @@ def nobody(slot: str, tensor: Tensor) -> None:
     """Sees a tensor and keeps nothing."""
 
 
-def mlp(style: Style, w: Slots, x: Tensor, place: str = "", see: See = nobody) -> Tensor:
-    """A feed-forward: gated where there is a gate, else up, activation, down; ``place`` is ``.shared`` or nothing."""
+def same(x: Tensor) -> Tensor:
+    """What one rank alone makes is the whole."""
+    return x
+
+
+def mlp(
+    style: Style, w: Slots, x: Tensor, place: str = "", see: See = nobody, whole: Callable[[Tensor], Tensor] = same
+) -> Tensor:
+    """A feed-forward: gated where there is a gate, else up, activation, down; ``place`` is ``.shared`` or nothing.
+
+    ``whole`` joins the ranks' shares of what the down projection makes.
+    """
     act = activation(style.activation)
     if f"mlp.gate_up{place}" in w:
         both = linear(w, f"mlp.gate_up{place}", x)
@@ -77,7 +87,7 @@ def mlp(style: Style, w: Slots, x: Tensor, place: str = "", see: See = nobody) -
         see(f"mlp.up{place}", up)
         inner = act(up)
     see(f"mlp.act{place}", inner)
-    down = linear(w, f"mlp.down{place}", inner)
+    down = whole(linear(w, f"mlp.down{place}", inner))
     see(f"mlp.down{place}", down)
     return down
 
@@ -116,8 +126,10 @@ def _best_groups(router: Router, scores: Tensor) -> Tensor:
     return grouped.masked_fill(out.unsqueeze(-1), float("-inf")).flatten(1)
 
 
-def experts(style: Style, w: Slots, x: Tensor, k: int, see: See = nobody) -> Tensor:
-    """Routed experts, and shared ones beside them, of tokens (B, T, d)."""
+def experts(
+    style: Style, w: Slots, x: Tensor, k: int, see: See = nobody, whole: Callable[[Tensor], Tensor] = same
+) -> Tensor:
+    """Routed experts, and shared ones beside them, of tokens (B, T, d); ``whole`` joins the ranks' shares."""
     flat = x.reshape(-1, x.shape[-1])
     logits = linear(w, "router", flat)
     see("router", logits)
@@ -129,9 +141,9 @@ def experts(style: Style, w: Slots, x: Tensor, k: int, see: See = nobody) -> Ten
         token, at = torch.where(chosen == e)
         one = {slot.replace(".routed", ""): each[e] for slot, each in routed.items()}
         out.index_add_(0, token, mlp(style, one, flat[token]) * weights[token, at, None])
-    out = out.view_as(x)
+    out = whole(out).view_as(x)
     if "mlp.down.shared" in w:
-        beside = mlp(style, w, x, ".shared", see)
+        beside = mlp(style, w, x, ".shared", see, whole)
         if "router.shared" in w:
             beside = beside * torch.sigmoid(F.linear(x, w["router.shared"]))
         out = out + beside

@@ -40,6 +40,7 @@ class Runner:
 
     def __init__(self, anatomy: Anatomy, style: Style, weights: Weights, stream: bool = False) -> None:
         self.anatomy, self.style, self.weights, self.stream = anatomy, style, weights, stream
+        self.ranks = weights.ranks
         self.plans = [layer_plan(anatomy, i) for i in range(n_layers(anatomy))]
         before, behind = outside(anatomy)
         self._check(set(before), set(behind))
@@ -103,7 +104,7 @@ class Runner:
     def head(self, x: Tensor) -> Tensor:
         """Logits of normed states, scaled and capped as the family does."""
         weight: Tensor = self.behind["head"] if "head" in self.behind else self.before["embed.token"]
-        logits = F.linear(x, weight, self.behind.get("head.bias")) * self.style.logit_scale
+        logits = self.ranks.joined(F.linear(x, weight, self.behind.get("head.bias"))) * self.style.logit_scale
         cap = self.style.logit_cap
         return torch.tanh(logits / cap) * cap if cap else logits
 
@@ -129,7 +130,7 @@ class Runner:
         return Pass(positions, first, cache.valid, watch, weights_of)
 
     def _embed(self, ids: Tensor, run: Pass) -> Tensor:
-        x = F.embedding(ids, self.before["embed.token"])
+        x = self.ranks.embed(ids, self.before["embed.token"])
         if self.style.embed_scale != 1.0:
             x = x * torch.tensor(self.style.embed_scale, dtype=x.dtype, device=x.device)
         run.see(None, "embed.token", x)
@@ -179,12 +180,12 @@ class Runner:
             y = scan(self.style, plan, w, x, kept, run)
             run.see(plan.index, "ssm.out", y)
         else:
-            y = attend(self.style, plan, w, x, kept, run)
+            y = self.ranks.total(attend(self.style, plan, w, x, kept, run))
             run.see(plan.index, "attn.o", y)
         return y
 
     def _feed(self, plan: LayerPlan, w: Slots, x: Tensor, run: Pass) -> Tensor:
         if plan.has_experts:
             k = next(int(wt.active) for s, wt in plan.weights.items() if s.startswith("mlp.down.routed"))
-            return experts(self.style, w, x, k, run.at(plan.index))
-        return mlp(self.style, w, x, see=run.at(plan.index))
+            return experts(self.style, w, x, k, run.at(plan.index), self.ranks.total)
+        return mlp(self.style, w, x, "", run.at(plan.index), self.ranks.total)

@@ -19,6 +19,7 @@ from llmcalc.calc.slots import LayerPlan
 from llmcalc.errors import InputError
 from llmcalc.live.files import Files
 from llmcalc.live.packed import unpack
+from llmcalc.live.ranks import ALONE, Ranks
 from llmcalc.sources import gguf
 from llmcalc.text import shorten
 
@@ -60,8 +61,10 @@ class Weights:
         device: torch.device,
         dtype: torch.dtype,
         quantisation: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.files, self.device, self.dtype = files, device, dtype
+        self.files, self.device, self.dtype, self.ranks = files, device, dtype, ranks
+        self._whole = {w.name: w for w in anatomy.weights}
         self.loaded = Loaded()
         self._settings = quantisation or {}
         self._is_gguf = files.header.format == "gguf"
@@ -77,9 +80,11 @@ class Weights:
         """Some weights by slot, on the device; tied ones are left to whoever holds their owner."""
         return {slot: self._put(weight, layer) for slot, weight in weights.items() if not weight.tied_to}
 
-    def _put(self, weight: Weight, layer: int) -> Held:
+    def _put(self, share: Weight, layer: int) -> Held:
+        """One weight, or this rank's share of it, on the device."""
+        weight = self._whole[share.name]
         found = self._gguf(weight, layer) if self._is_gguf else self._safetensors(weight, layer)
-        kept = [t.to(self.device, self.dtype) for t in found]
+        kept = [self.ranks.cut(weight, t).to(self.device, self.dtype) for t in found]
         name = weight.name.replace("{layer}", str(layer))
         self.loaded.add(weight, name, kept)
         return kept if weight.experts > 1 or weight.stacked or "{expert}" in weight.name else kept[0]

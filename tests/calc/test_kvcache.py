@@ -347,7 +347,6 @@ def test_kv_heads_are_replicated_beyond_their_number() -> None:
         (["--ctx", "8192", "--memory", "lots"], 2, "lots"),
         (["--ctx", "8192", "--max", "1GiB"], 0, ""),
         (["--ctx", "8192", "--max", "1GB"], 1, "73,741,824 more"),
-        (["--ctx", "8192", "--live"], 3, "live engine"),
     ],
 )
 def test_bad_input_and_limits(cli: Cli, words: list[str], code: int, named: str) -> None:

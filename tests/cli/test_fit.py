@@ -269,3 +269,24 @@ def test_llama_cpp_does_not_hold_a_safetensors_file_as_stored(cli: Cli, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(config))
     question = (tmp_path, "--device-memory", "4GiB", "--ctx", 32, "--engine", "llama.cpp")
     assert asked(cli, *question)[1]["facts"]["weights"] == "bfloat16"
+
+
+def test_every_degree_has_its_numbers(cli: Cli) -> None:
+    """Mixtral-8x7B in bf16: 46,702,792,704 parameters, of which 45,097,156,608 are in experts."""
+    facts = json.loads(cli("fit", "mixtral-8x7b", "--device", "h100", "--count", "2", "--ctx", "4096", "--json").out)[
+        "facts"
+    ]
+    total, experts = 46_702_792_704, 32 * 8 * 3 * 4096 * 14336
+    by = facts["degree_bytes"]
+    assert by["expert"]["1"] == by["tensor"]["1"] == by["pipeline"]["1"] == 2 * total
+    assert by["expert"]["4"] == 2 * (total - experts + experts // 4)
+    assert facts["degrees"]["expert"] == [1, 2, 4, 8]
+    assert sum(by["pipeline"][p] * int(p) for p in ("2",)) >= 2 * total
+
+
+def test_auto_asks_torch_where_the_driver_s_tool_is_not_there(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("llmcalc.live.device.accelerators", lambda: [("AMD Instinct MI300X", 192 * 2**30)] * 2)
+    facts = json.loads(cli("fit", "llama-3-8b", "--device", "auto", "--ctx", "4096", "--json").out)["facts"]
+    assert facts["fits"] and facts["count"] == 2

@@ -129,3 +129,12 @@ def test_the_grid_fits_a_narrow_terminal() -> None:
     texts = [["123.45 MiB"] * 7] * 2
     grid = Grid("t", "context", ["131,072", "65,536"], ["1", "2", "4", "8", "16", "32", "64"], texts, [[0.5] * 7] * 2)
     assert len(heat_map(grid, 80).columns) == 6 and len(heat_map(grid, 200).columns) == 8
+
+
+def test_the_scales_of_an_fp8_cache_are_counted_beside_it(cli: Cli) -> None:
+    """vLLM: k_scale and v_scale, one float32 each per layer; keys alone in fp8 have one."""
+    facts = json.loads(cli("kvcache", "llama-3-8b", "--ctx", "8192", "--kv-dtype", "fp8", "--json").out)["facts"]
+    assert (facts["kv_bytes"], facts["kv_scale_bytes"]) == (536_870_912, 32 * 8)
+    facts = json.loads(cli("kvcache", "llama-3-8b", "--ctx", "8192", "--kv-dtype", "fp8,bf16", "--json").out)["facts"]
+    assert facts["kv_scale_bytes"] == 32 * 4
+    assert json.loads(cli("kvcache", "llama-3-8b", "--ctx", "8", "--json").out)["facts"]["kv_scale_bytes"] == 0
