@@ -13,16 +13,6 @@ from llmcalc.cli.output import OutputClosed
 from llmcalc.errors import LlmcalcError
 from llmcalc.text import safe
 
-app = typer.Typer(
-    name="llmcalc",
-    help="Model anatomy and memory arithmetic: what a language model is made of, and what it takes in memory.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _version(asked: bool) -> None:
     if asked:
@@ -32,8 +22,7 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def options(
+def _before(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Options before the command."""
@@ -52,12 +41,23 @@ COMMANDS = {
 """Command to the function in the module of its name."""
 
 
-def _register(argv: list[str]) -> None:
-    """Adds the command that is asked for, or all of them where none is: an import that is not needed costs time."""
+def _application(argv: list[str]) -> typer.Typer:
+    """The command that is asked for, or all of them where none is: an import that is not needed costs time."""
+    app = typer.Typer(
+        name="llmcalc",
+        help="Model anatomy and memory arithmetic: what a language model is made of, and what it takes in memory.",
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_before)
     asked = next((word for word in argv if not word.startswith("-")), None)
     for name in [asked] if asked in COMMANDS else COMMANDS:
         module = import_module(f"llmcalc.cli.{name}")
         app.command(name)(getattr(module, COMMANDS[str(name)]))
+    return app
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,8 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an old terminal's encoding must not end a command
     try:
-        _register(sys.argv[1:] if argv is None else argv)
-        code = app(args=argv, standalone_mode=False)
+        code = _application(sys.argv[1:] if argv is None else argv)(args=argv, standalone_mode=False)
         sys.stdout.flush()
         if code == 130:  # Ctrl-C, as Typer reports it
             return _say("interrupted", None, 130)
