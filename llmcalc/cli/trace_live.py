@@ -18,7 +18,8 @@ from llmcalc.dims import Dim
 from llmcalc.dtypes import dtype
 from llmcalc.errors import InputError
 from llmcalc.live.device import name_of
-from llmcalc.live.load import Live, load, run_bytes
+from llmcalc.live.load import Live, layer_bytes, load, run_bytes
+from llmcalc.live.measure import peak_resident
 from llmcalc.live.trace import Trace, first_nan, ids_tensor, lens, top, watch
 from llmcalc.text import safe
 from llmcalc.tokens.base import Tokenizer
@@ -38,6 +39,7 @@ def view(subject: Subject, run: LiveOptions, plot: str | None) -> tuple[View | N
 
     Of several processes the first one alone has something to show; differences are those of all.
     """
+    began = peak_resident()
     live = load(subject.model, run.device, run.dtype, run.stream_layers or None, run.tp)
     prompt, tokenizer = prompt_ids(live, run.prompt, run.ids)
     padded, valid = _padded(live, prompt, run.pad_left)
@@ -49,6 +51,8 @@ def view(subject: Subject, run: LiveOptions, plot: str | None) -> tuple[View | N
     found = rows(subject, steps, kind)
     differences = _measure(found, trace)
     facts, more = _facts(live, trace, steps, padded.shape[1], kind.size)
+    if live.streamed:
+        facts += _streamed(live, trace, began)
     ranks = live.runner.ranks
     differences = sum(ranks.gathered(differences + more))
     if ranks.size > 1:
@@ -199,6 +203,17 @@ def _facts(live: Live, trace: Trace, steps: Sequence[Step], tokens: int, element
         Fact("seconds", trace.seconds, "seconds, watched", lambda s: f"{s:.4f}"),
     ]
     return facts, (have != weights) + (trace.cache.n_bytes != cache) + (trace.peak_bytes > bound)
+
+
+def _streamed(live: Live, trace: Trace, began: int) -> list[Fact]:
+    """What one layer at a time needs at once, predicted, and how far this process's memory has really grown."""
+    at_once = layer_bytes(live.runner.anatomy, live.dtype) + trace.cache.n_bytes + trace.peak_bytes
+    grown = peak_resident() - began
+    said = lambda n: f"{size(n)}; largest layer, embedding, head, cache and activations: {size(at_once)}"  # noqa: E731
+    return [
+        Fact("stream_bytes_predicted", at_once),
+        Fact("peak_resident_growth_bytes", grown, "memory grew at most by", said),
+    ]
 
 
 def _by_rank(live: Live) -> Fact:

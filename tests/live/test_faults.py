@@ -195,5 +195,7 @@ def test_streaming_holds_one_layer_at_a_time(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     facts = json.loads(ran.stdout)["facts"]
     assert facts["weight_bytes"] == facts["weight_bytes_predicted"] == end
+    predicted, grown = facts["stream_bytes_predicted"], facts["peak_resident_growth_bytes"]
+    assert 0.8 * predicted < grown < 1.15 * predicted + 64 * 2**20
     assert int(ran.stderr.split()[-1]) * 1024 < 1.5e9
     assert time.monotonic() - began < 280
