@@ -27,8 +27,10 @@ HEAVY = {
     "huggingface_hub": set(),
     "tokenizers": {"tokens/fast.py"},
     "gguf": {"live/packed.py"},
-    "sentencepiece": set(),
-    "tiktoken": set(),
+    "sentencepiece": {"tokens/sentencepiece.py"},
+    "pyarrow": {"tokens/corpus.py"},
+    "jinja2": {"tokens/chat.py"},
+    "tiktoken": {"tokens/encodings.py", "tokens/find.py"},
 }
 
 

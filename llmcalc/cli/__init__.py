@@ -34,6 +34,7 @@ COMMANDS = {
     "fit": "fit",
     "dtype": "show",
     "trace": "trace",
+    "tokenize": "tokenize",
     "sample": "sample",
     "check": "check",
     "list": "list_known",

@@ -17,15 +17,18 @@ from llmcalc.units import count, exact, size
 @takes
 def list_known(
     output: OutputOptions,
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="presets, families, dtypes, engines or devices.")],
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="presets, families, dtypes, engines, devices or encodings.")
+    ],
 ) -> None:
-    """List presets, families, dtypes, engines or devices.
+    """List presets, families, dtypes, engines, devices or encodings.
 
     \b
     llmcalc list presets
     llmcalc list families --json
     """
     lists = {"presets": presets, "families": families, "dtypes": dtypes, "engines": engines, "devices": devices}
+    lists["encodings"] = encodings
     if what not in lists:
         raise InputError(f"there is no list of {what!r}", hint=f"lists: {', '.join(lists)}")
     columns, rows = lists[what]()
@@ -151,5 +154,27 @@ def dtypes() -> Listing:
         Column("bytes", "bytes per block", exact, right=True),
         Column("bits", "bits per element", lambda b: f"{b:g}", right=True),
         Column("aliases", "also called", ", ".join),
+    ]
+    return columns, rows
+
+
+def encodings() -> Listing:
+    """Every tiktoken encoding, how large it is, and whether its ranks are here."""
+    from llmcalc.errors import LlmcalcError
+    from llmcalc.tokens import encodings as known
+
+    rows: list[dict[str, Any]] = []
+    for name, encoding in known.ENCODINGS.items():
+        here = "come with llmcalc"
+        if encoding.ranks not in ("gpt2", "p50k"):
+            try:
+                here = known.rank_file(encoding.ranks)[1]
+            except LlmcalcError:
+                here = "need a file (pip install 'llmcalc[offline]')"
+        rows.append({"name": name, "special": len(encoding.special), "ranks": here})
+    columns = [
+        Column("name", "encoding"),
+        Column("special", "special tokens", exact, right=True),
+        Column("ranks", "ranks"),
     ]
     return columns, rows

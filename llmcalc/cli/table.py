@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from llmcalc.cli.view import Grid, View, cells, closing, formula_text
 
+BANDS = ("on grey30", "on dark_blue", "on dark_green", "on purple4")
 HEAT = ("green", "green", "yellow", "red")
 
 
@@ -18,6 +20,9 @@ def show(view: View) -> None:
     """Prints the view on the terminal; text folds, numbers do not, nothing is cut."""
     console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     console.print(Text(view.title, style="bold"))
+    if view.bands and console.is_terminal and not console.no_color:
+        console.print()
+        console.print(banded(view.bands), soft_wrap=True)
     _, rows = cells(view)
     if rows:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -44,6 +49,14 @@ def show(view: View) -> None:
         console.print(heat_map(view.grid, console.width))
     for line in closing(view):
         console.print(Text(line, style="dim"), soft_wrap=False)
+
+
+def banded(pieces: Sequence[str]) -> Text:
+    """A text whose pieces lie on alternating backgrounds."""
+    whole = Text()
+    for i, piece in enumerate(pieces):
+        whole.append(piece, style=BANDS[i % len(BANDS)])
+    return whole
 
 
 def heat_map(grid: Grid, columns: int) -> Table:

@@ -84,6 +84,8 @@ class View:
     explain: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid | None = None
+    bands: Sequence[str] = ()
+    """A text in pieces, which a terminal shows on alternating backgrounds."""
 
     def shown_columns(self) -> list[Column]:
         """The columns that a person sees."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os.path import commonprefix
 
 from llmcalc.errors import InputError
 from llmcalc.text import shorten
@@ -22,6 +24,9 @@ class Tokenizer(ABC):
     """Special tokens with their ids."""
     lossless: bool = True
     """Whether decoding gives the text back byte for byte."""
+    cuts_before_spaces: bool = False
+    """Whether a text may be cut before a space that follows a character, and each part encoded alone, with the same
+    ids: so with rules that cut words themselves and begin them with their space."""
     has_template: bool = False
     """Whether the file has a rule of its own for what stands before and behind a text (BOS, EOS)."""
 
@@ -50,7 +55,14 @@ class Tokenizer(ABC):
         """The bytes that a row of ids stands for."""
         return b"".join(self.piece(i) for i in ids)
 
+    @cached_property
+    def _begin(self) -> str:
+        """What all special tokens begin with; nothing where they differ from the first character on."""
+        return commonprefix([min(self.special), max(self.special)])
+
     def _refuse(self, text: str) -> None:
+        if self.special and self._begin not in text:  # they begin alike, so one look finds them all
+            return
         found = next((s for s in self.special if s in text), None)
         if found is not None:
             raise InputError(

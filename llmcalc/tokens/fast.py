@@ -46,6 +46,7 @@ class Fast(Tokenizer):
         self._added = {i: t.content for i, t in added.items()}
         self.n_vocab = max(inner.get_vocab_size(), max(added, default=-1) + 1)
         self.lossless = inner.normalizer is None or self._spaces
+        self.cuts_before_spaces = self._cuts()
         self.has_template = inner.post_processor is not None and bool(inner.encode("").ids)
 
     @classmethod
@@ -75,6 +76,18 @@ class Fast(Tokenizer):
         """Whether the only normalisation is SentencePiece's marking of spaces."""
         text = json.dumps(self._state.get("normalizer"), ensure_ascii=False)
         return not any(kind in text for kind in ("NFC", "NFD", "NFK", "Lower", "Strip", "Bert", "Precompiled"))
+
+    def _cuts(self) -> bool:
+        """Whether words are cut by GPT's kind of rule and nothing is put before a text."""
+        text = json.dumps([self._state.get("pre_tokenizer"), self._state.get("normalizer")])
+        kinds = set(re.findall(r'"type": "(\w+)"', text))
+        spaced = '"add_prefix_space": true' in text
+        splits = re.findall(r'"Regex": "((?:[^"\\]|\\.)*)"', text)
+        known = all(
+            s.replace("\\\\", "\\").endswith((r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s", r"\p{N}{1,3}")) for s in splits
+        )
+        allowed = {"ByteLevel", "Split", "Digits", "Sequence", "NFC"}
+        return "ByteLevel" in kinds and kinds <= allowed and not spaced and known
 
     @cached_property
     def _byte_level(self) -> bool:

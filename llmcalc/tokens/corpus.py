@@ -1,0 +1,76 @@
+"""Texts inside files of records: JSON Lines by the standard library, Parquet by pyarrow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.text import shorten
+from llmcalc.tokens.base import Tokenizer
+from llmcalc.tokens.count import Counts, of_texts
+
+BATCH = 1024
+
+
+def is_corpus(path: Path) -> bool:
+    """Whether a file holds records with texts in them."""
+    return path.suffix in (".jsonl", ".ndjson", ".parquet")
+
+
+def count(tokenizer: Tokenizer, path: Path, field: str, special: str = "refuse") -> tuple[Counts, int]:
+    """The tokens of one field of every record, and how many records there are."""
+    total, n = Counts(), 0
+    batch: list[str] = []
+    for text in texts(path, field):
+        batch.append(text)
+        n += 1
+        if len(batch) == BATCH:
+            total, batch = total + of_texts(tokenizer, batch, special), []
+    return total + of_texts(tokenizer, batch, special), n
+
+
+def texts(path: Path, field: str) -> Iterator[str]:
+    """One field of every record, in order; a record without it is an InputError that names its line or row."""
+    return _parquet(path, field) if path.suffix == ".parquet" else _lines(path, field)
+
+
+def _lines(path: Path, field: str) -> Iterator[str]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record: Any = json.loads(line)
+            except (ValueError, RecursionError):
+                raise InputError(f"{shorten(path.name)}, line {number}: not JSON") from None
+            value = record.get(field) if isinstance(record, dict) else None
+            if not isinstance(value, str):
+                keys = ", ".join(list(record)[:6]) if isinstance(record, dict) else type(record).__name__
+                raise InputError(
+                    f"{shorten(path.name)}, line {number}: no text under {field!r}", hint=f"--field: {shorten(keys)}"
+                )
+            yield value
+
+
+def _parquet(path: Path, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise UnavailableError("reading Parquet needs pyarrow", hint="pip install 'llmcalc[corpora]'") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            if field not in file.schema_arrow.names:
+                raise InputError(
+                    f"{shorten(path.name)} has no column {field!r}",
+                    hint=f"--field: {shorten(', '.join(file.schema_arrow.names[:6]))}",
+                )
+            for batch in file.iter_batches(BATCH, columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    if not isinstance(value, str):
+                        raise InputError(f"{shorten(path.name)}: the column {field!r} holds {type(value).__name__}")
+                    yield value
+    except (ArrowException, OSError) as error:
+        raise InputError(f"{shorten(path.name)} cannot be read as Parquet: {shorten(str(error), 80)}") from None
