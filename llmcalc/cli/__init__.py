@@ -33,6 +33,7 @@ COMMANDS = {
     "kvcache": "kvcache",
     "fit": "fit",
     "dtype": "show",
+    "speed": "speed",
     "trace": "trace",
     "tokenize": "tokenize",
     "sample": "sample",
