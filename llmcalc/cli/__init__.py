@@ -33,6 +33,7 @@ COMMANDS = {
     "kvcache": "kvcache",
     "fit": "fit",
     "dtype": "show",
+    "train": "train_command",
     "speed": "speed",
     "trace": "trace",
     "tokenize": "tokenize",

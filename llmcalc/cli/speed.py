@@ -20,7 +20,7 @@ from llmcalc.dtypes import dtype, find_dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
-from llmcalc.units import count, exact, parse_bytes, parse_count, size
+from llmcalc.units import count, exact, parse_bytes, parse_count, plural, size
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -181,10 +181,10 @@ def _view(
     notes = [*model.notes, *model.anatomy.notes, said[0]]
     if ask.compute_share == ask.memory_share == 1:
         notes.append(
-            "a bound: engines reach a part of it (decoding 0.4 to 0.9 of the bandwidth, prefill about 0.67 of the FLOP/s in "
-            "public measurements); --memory-share and --compute-share say which part"
+            "a bound: engines reach a part of it (in public measurements decoding 0.4 to 0.9 of the bandwidth, prefill "
+            "about 0.67 of the FLOP/s); --memory-share and --compute-share say which part"
         )
     notes.append("more tokens per second than this mean more than one token per pass over the weights (speculation)")
-    title = f"{model.name} at {exact(ask.load.context)} tokens: at most {1 / one.seconds:,.1f} tokens/s for {steps[0][0]} sequence"
-    title += "s" if steps[0][0] > 1 else ""
+    many = f"{steps[0][0]} {plural('sequence', steps[0][0])}"
+    title = f"{model.name} at {exact(ask.load.context)} tokens: at most {1 / one.seconds:,.1f} tokens/s for {many}"
     return View("speed/1", title, _columns(output.si), rows, facts, notes, describe(model), output.explain)

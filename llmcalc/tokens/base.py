@@ -58,7 +58,7 @@ class Tokenizer(ABC):
     @cached_property
     def _begin(self) -> str:
         """What all special tokens begin with; nothing where they differ from the first character on."""
-        return commonprefix([min(self.special), max(self.special)])
+        return commonprefix([min(self.special), max(self.special)])  # noqa: RUF071 - character by character is meant
 
     def _refuse(self, text: str) -> None:
         if self.special and self._begin not in text:  # they begin alike, so one look finds them all

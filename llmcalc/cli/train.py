@@ -1,0 +1,260 @@
+"""``llmcalc train``: what training takes on every rank, what moves between them, and what a run costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any
+
+import typer
+
+from llmcalc.calc import flops
+from llmcalc.calc.communication import traffic
+from llmcalc.calc.training import OPTIMIZERS, PROFILES, Recipe, Training, train
+from llmcalc.calc.weights import QUANTISED
+from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.output import write
+from llmcalc.cli.params import describe
+from llmcalc.cli.view import Column, Fact, View
+from llmcalc.errors import InputError
+from llmcalc.sources import Model
+from llmcalc.sources.devices import Device, find
+from llmcalc.units import count, exact, parse_bytes, parse_count, size
+
+PRECISIONS = {"bf16-mixed": "accelerate", "bf16": "bf16", "fp32": "fp32"}
+
+
+@dataclass(frozen=True)
+class RecipeOptions:
+    """How it is trained."""
+
+    tokens: Annotated[str, typer.Option(help="Tokens per sequence.", metavar="N")] = "2048"
+    micro_batch: Annotated[str, typer.Option(help="Sequences per rank and pass.", metavar="N")] = "1"
+    optimizer: Annotated[str, typer.Option(help=f"{', '.join(OPTIMIZERS)}.")] = "adamw"
+    precision: Annotated[
+        str | None, typer.Option(help="bf16-mixed (autocast), bf16 (all of it) or fp32; or --like.")
+    ] = None
+    like: Annotated[str | None, typer.Option(help=f"A framework's convention: {', '.join(PROFILES)}.")] = None
+    zero: Annotated[int, typer.Option(help="ZeRO stage 0 to 3; 3 is FSDP.")] = 0
+    dp: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 1
+    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1
+    pp: Annotated[int, typer.Option(help="Pipeline stages (1F1B).")] = 1
+    cp: Annotated[int, typer.Option(help="Context-parallel ranks.")] = 1
+    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, among the data-parallel ones.")] = 1
+    interleave: Annotated[int, typer.Option(help="Virtual stages per pipeline rank.")] = 1
+    micro_batches: Annotated[int, typer.Option(help="Passes per step, accumulated.", min=1)] = 1
+    recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none"
+    no_sequence_parallel: Annotated[
+        bool, typer.Option("--no-sequence-parallel", help="With --tp: norms and dropout on every rank.")
+    ] = False
+    eager: Annotated[bool, typer.Option("--eager", help="Attention whose scores are kept (not SDPA or Flash).")] = False
+    loss_chunks: Annotated[int, typer.Option(help="The loss in so many chunks.")] = 1
+    lora_rank: Annotated[int, typer.Option(help="LoRA's rank: the base is frozen.")] = 0
+    lora_targets: Annotated[str, typer.Option(help="q,k,v,o,gate,up,down,mlp,all.")] = "q,k,v,o"
+    weights: Annotated[str | None, typer.Option(help="A quantised, frozen base (QLoRA): nf4, int4 ...")] = None
+    offload: Annotated[bool, typer.Option("--offload", help="Optimizer and master copy in main memory.")] = False
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The whole run."""
+
+    device: Annotated[str | None, typer.Option(help="A device by name, to fit into and to time.")] = None
+    train_tokens: Annotated[str | None, typer.Option(help="Tokens of the whole run: 15T.", metavar="N")] = None
+    achieved: Annotated[str | None, typer.Option(help="FLOP/s that one device achieves: 400T.", metavar="N")] = None
+    step_time: Annotated[float | None, typer.Option(help="Seconds of a measured step: its MFU.")] = None
+    flop_convention: Annotated[str, typer.Option(help="Attention: causal, full (PaLM) or none (6·N·D).")] = "causal"
+    link: Annotated[str | None, typer.Option(help="Bytes per second between ranks: 50GB.", metavar="SIZE")] = None
+    watts: Annotated[float | None, typer.Option(help="Power of one device, for the energy of a run.")] = None
+    tokens_of_interest: Annotated[str | None, typer.Option(help="Share of some tokens in a step.", metavar="N")] = None
+
+
+@takes
+def train_command(model: ModelOptions, options: RecipeOptions, run: RunOptions, output: OutputOptions) -> None:
+    """Weights, gradients, optimizer states, activations and logits of every rank, and the moment of the peak.
+
+    \b
+    llmcalc train llama-3-8b --tokens 8192 --like megatron --zero 1 --dp 8 --tp 2 --recompute selective
+    llmcalc train llama-3.2-1b --tokens 2048 --precision bf16-mixed
+    llmcalc train llama-3-8b --precision bf16 --lora-rank 16 --weights nf4 --recompute full
+    """
+    found = model.resolve()
+    recipe = _recipe(options)
+    answer = train(recipe, found.anatomy)
+    write(_view(found, recipe, answer, options, run, output), output.chosen)
+    device = find(run.device) if run.device is not None else None
+    if device is not None and answer.peak.n_bytes > device.visible_bytes:
+        over = answer.peak.n_bytes - device.visible_bytes
+        typer.echo(f"the peak is {size(over)} more than {device.name} has", err=True)
+        raise typer.Exit(1)
+
+
+def _recipe(o: RecipeOptions) -> Recipe:
+    if o.like is not None and o.precision is not None:
+        raise InputError("--like and --precision are two ways to say the same")
+    if o.precision is not None and o.precision not in PRECISIONS:
+        raise InputError(f"--precision {o.precision!r} is not one of {', '.join(PRECISIONS)}")
+    like = o.like or PRECISIONS[o.precision or "bf16-mixed"]
+    if o.weights is not None and not o.lora_rank:
+        raise InputError("--weights is a frozen base's: it goes with --lora-rank")
+    if o.lora_rank < 0:
+        raise InputError(f"--lora-rank is {o.lora_rank}; it must not be negative")
+    packed = None
+    if o.weights is not None:
+        if o.weights not in QUANTISED:
+            raise InputError(f"no weight format is called {o.weights!r}", hint=f"known: {', '.join(QUANTISED)}")
+        packed = Fraction(QUANTISED[o.weights][0], QUANTISED[o.weights][1])
+    recompute: Any = o.recompute
+    return Recipe(
+        like,
+        o.optimizer,
+        _count("--tokens", o.tokens),
+        _count("--micro-batch", o.micro_batch),
+        recompute,
+        o.zero,
+        o.dp,
+        o.tp,
+        o.pp,
+        o.cp,
+        o.ep,
+        o.interleave,
+        not o.no_sequence_parallel,
+        o.eager,
+        False,
+        o.loss_chunks,
+        o.lora_rank,
+        tuple(t.strip() for t in o.lora_targets.split(",")) if o.lora_rank else (),
+        packed,
+        o.offload,
+    )
+
+
+def _count(flag: str, text: str) -> int:
+    try:
+        value = parse_count(text)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from None
+    if not 1 <= value <= 2**50:
+        raise InputError(f"{flag} is {text}; it must be at least 1")
+    return value
+
+
+def _view(model: Model, r: Recipe, answer: Training, o: RecipeOptions, run: RunOptions, output: OutputOptions) -> View:
+    si = output.si
+    shown = [p for p in answer.parts if p.n_bytes]
+    rows = [{"part": p.name, "bytes": p.n_bytes, "exact": p.exact, "why": p.why} for p in shown]
+    columns = [
+        Column("part", "on the fullest rank"),
+        Column("bytes", "bytes", exact, right=True),
+        Column("bytes", "", lambda n: size(n, si=si), right=True),
+        Column("exact", "exact", shown=False),
+        Column("why", "why"),
+    ]
+    ranks = r.dp * r.tp * r.pp * r.cp
+    peak = answer.peak
+    facts = [
+        Fact("peak_bytes", peak.n_bytes, "peak", lambda n: f"{size(n, si=si)} ({exact(n)} bytes), at: {peak.moment}"),
+        Fact("peak_moment", peak.moment),
+        *(
+            Fact(f"at_{p.moment.replace(' ', '_')}", p.n_bytes, p.moment, lambda n: size(n, si=si))
+            for p in answer.peaks
+        ),
+        Fact("params", answer.params, "parameters on it", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("trainable", answer.trainable, "of which trained", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("ranks", ranks, "ranks", exact),
+        Fact("state_bytes_per_param", _per_param(answer), "bytes of state per parameter", lambda x: f"{x:.4g}"),
+        *_work(model, r, o, run, ranks),
+        *_traffic(model, r, o, run, si),
+    ]
+    notes = [*model.notes, *model.anatomy.notes, f"{r.like}: {r.profile.source}"]
+    notes.append("states are exact; activations and logits follow the formula that their row names")
+    title = f"{model.name}, {exact(r.tokens)} x {exact(r.micro_batch)} tokens: {size(peak.n_bytes, si=si)} at the peak"
+    return View("train/1", title, columns, rows, facts, notes, describe(model), output.explain)
+
+
+def _per_param(answer: Training) -> float:
+    states = sum(p.n_bytes for p in answer.parts if p.exact)
+    return states / answer.params
+
+
+def _work(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, ranks: int) -> list[Fact]:
+    """FLOP of a step and of a run, utilisation, time, energy."""
+    if run.flop_convention not in flops.CONVENTIONS:
+        raise InputError(f"--flop-convention {run.flop_convention!r} is not one of {', '.join(flops.CONVENTIONS)}")
+    convention: Any = run.flop_convention
+    once = flops.training_flop(model.anatomy, r.tokens, convention)
+    done = flops.training_flop(model.anatomy, r.tokens, convention, r.recompute)
+    sequences = r.micro_batch * r.dp * o.micro_batches
+    step, tokens = once * sequences, sequences * r.tokens
+    big = lambda n: f"{exact(n)} ({count(n)})"  # noqa: E731
+    facts = [
+        Fact("tokens_per_step", tokens, "tokens per step", exact),
+        Fact("flop_per_token", once // r.tokens, "FLOP per token", big),
+        Fact("step_flop", step, "FLOP per step", big),
+        Fact("step_flop_done", done * sequences, "with recomputation" if done != once else None, big),
+        Fact("flop_convention", run.flop_convention, "attention counted"),
+    ]
+    if run.tokens_of_interest is not None:
+        n = _count("--tokens-of-interest", run.tokens_of_interest)
+        facts.append(Fact("share_of_interest", n / tokens, f"share of {exact(n)} tokens", lambda x: f"{100 * x:.3g} %"))
+    device = find(run.device) if run.device is not None else None
+    if run.step_time is not None:
+        facts += _utilisation(step, run.step_time, ranks, device)
+    if run.train_tokens is not None:
+        facts += _whole_run(run, once / r.tokens, ranks)
+    return facts
+
+
+def _utilisation(step: int, seconds: float, ranks: int, device: Device | None) -> list[Fact]:
+    if seconds <= 0:
+        raise InputError(f"--step-time is {seconds}; it must be above zero")
+    rate = step / seconds / ranks
+    facts = [Fact("achieved_flop_per_s", rate, "achieved FLOP/s per device", lambda x: count(int(x)))]
+    peak = next((device.flops[k] for k in ("bf16", "fp16") if device.flops.get(k)), None) if device else None
+    if peak:
+        facts.append(Fact("mfu", rate / peak, "MFU", lambda x: f"{100 * x:.1f} % of {count(peak)}"))
+    return facts
+
+
+def _whole_run(run: RunOptions, per_token: float, ranks: int) -> list[Fact]:
+    total = _count("--train-tokens", str(run.train_tokens))
+    flop = int(per_token * total)
+    facts = [
+        Fact("run_tokens", total, "tokens of the run", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("run_flop", flop, "FLOP of the run", lambda n: f"{n:.4g}"),
+    ]
+    if run.achieved is None:
+        return facts
+    seconds = flops.training_seconds(flop, ranks, float(_count("--achieved", run.achieved)))
+    facts.append(Fact("run_seconds", seconds, "time", lambda s: f"{s / 86400:.2f} days on {exact(ranks)} devices"))
+    facts.append(Fact("device_hours", seconds * ranks / 3600, "device hours", lambda h: f"{h:,.0f}"))
+    if run.watts is not None:
+        facts.append(Fact("energy_kwh", seconds * ranks * run.watts / 3.6e6, "energy", lambda e: f"{e:,.0f} kWh"))
+    return facts
+
+
+def _traffic(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, si: bool) -> list[Fact]:
+    found = traffic(r, model.anatomy, o.micro_batches)
+    if not found:
+        return []
+    device = find(run.device) if run.device is not None else None
+    link = float(parse_bytes(run.link)) if run.link is not None else (device.link if device else None)
+    rows = [
+        {
+            "exchange": t.name,
+            "ranks": t.ranks,
+            "bytes": t.n_bytes,
+            "seconds": t.n_bytes / link if link else None,
+            "why": t.why,
+        }
+        for t in found
+    ]
+
+    def said(items: Any) -> str:
+        lines = []
+        for x in items:
+            took = "" if x["seconds"] is None else f", {1000 * x['seconds']:.2f} ms"
+            lines.append(f"{x['exchange']} among {x['ranks']}: {size(x['bytes'], si=si)}{took} ({x['why']})")
+        return "\n".join(lines)
+
+    return [Fact("traffic", rows, "sent by a rank per step", said)]
