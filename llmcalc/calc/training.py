@@ -1,8 +1,8 @@
 """What training takes: weights, gradients, master copies, optimizer states, activations, logits; and its peak.
 
 States are exact by the named profile; activations follow the formula of the source that the profile names. Sources:
-ZeRO (arXiv 1910.02054), Megatron-LM's activation recomputation (arXiv 2205.05198), and the tensors that PyTorch's autograd
-saves for Hugging Face's Llama, measured byte for byte.
+ZeRO (arXiv 1910.02054), Megatron-LM's activation recomputation (arXiv 2205.05198), and the tensors that autograd saves
+for Hugging Face's Llama, measured byte for byte.
 """
 
 from __future__ import annotations

@@ -44,6 +44,10 @@ class SpeedOptions:
         False
     )
     batches: Annotated[str | None, typer.Option(help="Batches to show: 1,8,64.", metavar="N,...")] = None
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run it on this machine, and show what part of the bound is reached.")
+    ] = False
+    run_on: Annotated[str, typer.Option(help="With --measure: auto, cpu, cuda, mps.")] = "auto"
 
 
 @takes
@@ -66,7 +70,35 @@ def speed(model: ModelOptions, load: LoadOptions, options: SpeedOptions, output:
     alone = replace(asked, tp=1)
     ask = Ask(found.anatomy, alone, peaks, form, load.tp, options.compute_share, options.memory_share)
     steps = [_at(ask, b) for b in batches]
-    write(_view(found, ask, steps, (device, named), output), output.chosen)
+    view = _view(found, ask, steps, (device, named), output)
+    if options.measure:
+        view = replace(view, facts=[*view.facts, *_measured(found, steps, options, int(ask.load.context))])
+    write(view, output.chosen)
+
+
+def _measured(model: Model, steps: Sequence[tuple[int, Step, Step]], options: SpeedOptions, context: int) -> list[Fact]:
+    """The first batch, really run: its seconds beside the bound's."""
+    from llmcalc.cli.twins import need_live
+
+    need_live()
+    from llmcalc.live.load import load
+    from llmcalc.live.pace import pace
+
+    batch, first, one = steps[0]
+    named = options.weights
+    live = load(model, options.run_on, named if named and find_dtype(named) else None)
+    prefill_s, step_s = pace(live, context, batch)
+
+    def share(bound: float, s: float) -> str:
+        return f"{1000 * s:.3f} ms, {100 * bound / s:.1f} % of the bound"
+
+    return [
+        Fact("measured_on", str(live.device), "measured on", lambda d: f"{d}, {batch} x {exact(context)} tokens"),
+        Fact("measured_first_token_s", prefill_s, "first token", lambda s: share(first.seconds, s)),
+        Fact("measured_step_s", step_s, "one step", lambda s: share(one.seconds, s)),
+        Fact("measured_tokens_per_second", batch / step_s, "tokens/s in all", lambda x: f"{x:,.1f}"),
+        Fact("reached", one.seconds / step_s),
+    ]
 
 
 def _at(ask: Ask, batch: int) -> tuple[int, Step, Step]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe
 from llmcalc.cli.view import Column, Fact, View
-from llmcalc.errors import InputError
+from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
 from llmcalc.units import count, exact, parse_bytes, parse_count, size
@@ -66,6 +66,10 @@ class RunOptions:
     flop_convention: Annotated[str, typer.Option(help="Attention: causal, full (PaLM) or none (6·N·D).")] = "causal"
     link: Annotated[str | None, typer.Option(help="Bytes per second between ranks: 50GB.", metavar="SIZE")] = None
     watts: Annotated[float | None, typer.Option(help="Power of one device, for the energy of a run.")] = None
+    live: Annotated[bool, typer.Option("--live", help="One real step of AdamW on random weights: small models.")] = (
+        False
+    )
+    run_on: Annotated[str, typer.Option(help="With --live: auto, cpu, cuda, mps.")] = "auto"
     tokens_of_interest: Annotated[str | None, typer.Option(help="Share of some tokens in a step.", metavar="N")] = None
 
 
@@ -81,12 +85,48 @@ def train_command(model: ModelOptions, options: RecipeOptions, run: RunOptions, 
     found = model.resolve()
     recipe = _recipe(options)
     answer = train(recipe, found.anatomy)
-    write(_view(found, recipe, answer, options, run, output), output.chosen)
+    view = _view(found, recipe, answer, options, run, output)
+    differences = 0
+    if run.live:
+        more, differences = _live(found, recipe, answer, run)
+        view = replace(view, facts=[*view.facts, *more])
+    write(view, output.chosen)
+    if differences:
+        raise typer.Exit(1)
     device = find(run.device) if run.device is not None else None
     if device is not None and answer.peak.n_bytes > device.visible_bytes:
         over = answer.peak.n_bytes - device.visible_bytes
         typer.echo(f"the peak is {size(over)} more than {device.name} has", err=True)
         raise typer.Exit(1)
+
+
+def _live(model: Model, r: Recipe, answer: Training, run: RunOptions) -> tuple[list[Fact], int]:
+    """A real step beside the prediction: states to the byte, the peak below its bound."""
+    from llmcalc.cli.twins import against, need_live
+
+    if r.like not in ("fp32", "bf16") or r.optimizer not in ("adam", "adamw") or r.recompute != "none" or r.lora_rank:
+        raise InputError("--live makes a plain step", hint="--precision fp32 or bf16, adamw, nothing recomputed")
+    if r.dp * r.tp * r.pp * r.cp * r.ep > 1:
+        raise InputError("--live runs on one device: it does not go with --dp, --tp, --pp, --cp and --ep")
+    need_live()
+    from llmcalc.live.device import choose, float_dtype
+    from llmcalc.live.measure import available
+    from llmcalc.live.train import step
+
+    device = choose(run.run_on)
+    if answer.peak.n_bytes > available(device):
+        raise UnavailableError(
+            f"the step needs {size(answer.peak.n_bytes)}, {device} has {size(available(device))} free",
+            hint="shrink the model: --set n_layers=2 --set vocab=1000",
+        )
+    made = step(model, r.tokens, r.micro_batch, device, float_dtype(r.like))
+    wants = {"weights": made.weights, "gradients": made.gradients, "optimizer": made.optimizer}
+    facts = [Fact(f"measured_{k}", n, f"{k}, measured", against(answer.part(k))) for k, n in wants.items()]
+    bound = answer.peak.n_bytes
+    facts.append(
+        Fact("measured_peak", made.peak, "peak, measured", lambda n: f"{exact(n)} B, at most {exact(bound)} predicted")
+    )
+    return facts, sum(n != answer.part(k) for k, n in wants.items()) + (made.peak > bound)
 
 
 def _recipe(o: RecipeOptions) -> Recipe:
@@ -201,7 +241,7 @@ def _work(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, ranks: int
     if run.step_time is not None:
         facts += _utilisation(step, run.step_time, ranks, device)
     if run.train_tokens is not None:
-        facts += _whole_run(run, once / r.tokens, ranks)
+        facts += _whole_run(run, once / r.tokens, done / r.tokens, ranks)
     return facts
 
 
@@ -216,7 +256,8 @@ def _utilisation(step: int, seconds: float, ranks: int, device: Device | None) -
     return facts
 
 
-def _whole_run(run: RunOptions, per_token: float, ranks: int) -> list[Fact]:
+def _whole_run(run: RunOptions, per_token: float, done_per_token: float, ranks: int) -> list[Fact]:
+    """FLOP of all tokens; the time by what is really done, recomputation too, since that is what a device achieves."""
     total = _count("--train-tokens", str(run.train_tokens))
     flop = int(per_token * total)
     facts = [
@@ -225,7 +266,10 @@ def _whole_run(run: RunOptions, per_token: float, ranks: int) -> list[Fact]:
     ]
     if run.achieved is None:
         return facts
-    seconds = flops.training_seconds(flop, ranks, float(_count("--achieved", run.achieved)))
+    done = int(done_per_token * total)
+    seconds = flops.training_seconds(done, ranks, float(_count("--achieved", run.achieved)))
+    if done != flop:
+        facts.append(Fact("run_flop_done", done, "with recomputation", lambda n: f"{n:.4g}"))
     facts.append(Fact("run_seconds", seconds, "time", lambda s: f"{s / 86400:.2f} days on {exact(ranks)} devices"))
     facts.append(Fact("device_hours", seconds * ranks / 3600, "device hours", lambda h: f"{h:,.0f}"))
     if run.watts is not None:

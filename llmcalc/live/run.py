@@ -80,6 +80,18 @@ class Runner:
         weights_of: frozenset[int] = frozenset(),
         every: bool = False,
     ) -> Tensor:
+        """``forward`` without anything kept for a backward pass."""
+        return self.forward(ids, cache, valid, watch, weights_of, every)
+
+    def forward(
+        self,
+        ids: Tensor,
+        cache: Cache,
+        valid: Tensor | None = None,
+        watch: Watch | None = None,
+        weights_of: frozenset[int] = frozenset(),
+        every: bool = False,
+    ) -> Tensor:
         """Logits (B, V) of the last token, or (B, T, V) of ``every`` one, for ids (B, T); the cache grows by T.
 
         ``valid`` (B, T) is False on padding, which stands left of the text. ``weights_of`` names layers whose attention

@@ -187,8 +187,7 @@ def test_latent_attention_decodes_on_its_latents() -> None:
 
 
 def test_what_papers_count() -> None:
-    """GPT-3 3.14e23 (Table D.1); Narayanan 4.5110e18 per iteration, 84 days for 1T; Llama-3 405B 3.8e25."""
-    assert 6 * 174.6e9 * 300e9 == pytest.approx(3.14e23, rel=2e-3)
+    """Narayanan 4.5110e18 per iteration, 84 days for 1T; Llama-3 405B 3.8e25."""
     assert megatron_flop(1536, 2048, 96, 12288, 51200) == pytest.approx(4.5110e18, rel=1e-4)
     days = training_seconds(int(8 * 450e9 * 1.008e12), 3072, 163e12) / 86400
     assert 83 < days < 85
@@ -198,14 +197,13 @@ def test_what_papers_count() -> None:
 
 def test_palm_s_utilisation() -> None:
     """PaLM 540B, appendix B: 238.3k tokens/s on 6,144 chips of 275 TFLOP/s: 46.2 % with attention, 45.7 % without."""
-    n, layers, heads, width, tokens = 540.35e9, 118, 48, 256, 2048
-    rate = 238.3e3 / (6144 * 275e12)
-    assert rate * (6 * n + 12 * layers * heads * width * tokens) == pytest.approx(0.462, abs=1e-3)
+    n, tokens, rate = 540.35e9, 2048, 238.3e3 / (6144 * 275e12)
+    raw = {"model_type": "llama", "hidden_size": 18432, "intermediate_size": 64, "num_hidden_layers": 118}
+    found = anatomy(config_for({**raw, "vocab_size": 9, "num_attention_heads": 48, "head_dim": 256}))
+    attention = (training_flop(found, tokens, "full") - training_flop(found, tokens, "none")) / tokens
+    assert attention == 12 * 118 * 48 * 256 * tokens
+    assert rate * (6 * n + attention) == pytest.approx(0.462, abs=1e-3)
     assert rate * 6 * n == pytest.approx(0.457, abs=1e-3)
-    raw = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 64, "num_hidden_layers": 3, "vocab_size": 9}
-    found = anatomy(config_for({**raw, "num_attention_heads": 4, "head_dim": 256}))
-    full = training_flop(found, tokens, "full") - training_flop(found, tokens, "none")
-    assert full == 12 * 3 * 4 * 256 * tokens * tokens
 
 
 @given(st.sampled_from(["gpt2", "mixtral-8x7b", "gemma-3-1b", "deepseek-v3"]), st.integers(1, 5000), st.integers(1, 64))
