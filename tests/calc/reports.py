@@ -7,6 +7,7 @@ for it, or raises ``Skip`` with the reason why the commands do not cover it.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any
 
 from llmcalc.anatomy import Anatomy, Layers, Mixer, State
@@ -15,6 +16,7 @@ from llmcalc.calc.cache.load import Cache, Load
 from llmcalc.calc.kvcache import ENGINES, engine_for
 from llmcalc.calc.parallel import rank_params
 from llmcalc.calc.params import parameters
+from llmcalc.calc.training import Recipe, train, zero_bytes
 from llmcalc.dims import Dim
 from llmcalc.dtypes import DType, dtype
 from llmcalc.families import anatomy, config_for
@@ -41,6 +43,8 @@ def number(record: dict[str, Any]) -> float:
         "attention_block_tokens": lambda r: float(cache(r).facts["block_size"]),
         "params": params,
         "weights_bytes": weights_bytes,
+        "training_bytes": training_bytes,
+        "train_flops": train_flops,
     }
     if record["quantity"] not in answers:
         raise Skip(f"{record['quantity']} is no quantity of these commands")
@@ -345,3 +349,25 @@ def weights_bytes(record: dict[str, Any]) -> float:
     rope = 2 * (get(c, "max_position_embeddings") or 0) * int((c.get("head_dim") or 0) * c.get("partial_rotary", 1))
     table = rope if record["engine"] == "vLLM" else 0
     return float(rank_params(a, tp, get(c, "num_key_value_heads")) * dtype(text).size + table)
+
+
+def training_bytes(record: dict[str, Any]) -> float:
+    """States of training: ZeRO's own table, or a Megatron rank's with its distributed optimizer."""
+    flags, c = record["flags"], record["config"]
+    if "params" in c and "stage" in flags:
+        return float(zero_bytes(Fraction(int(c["params"])), int(flags["dp"]), int(flags["stage"])))
+    if flags.get("distributed_optimizer"):
+        recipe = Recipe("megatron", zero=1, dp=int(flags.get("dp") or 1), tp=int(flags.get("tp") or 1))
+        return float(sum(p.n_bytes for p in train(recipe, model(record)).parts if p.exact))
+    raise Skip("an estimator's rule of its own")
+
+
+def train_flops(record: dict[str, Any]) -> float:
+    """6·N·D, N every parameter; a GPT whose vocabulary is not said has GPT-2's."""
+    c = record["config"]
+    found = (
+        model(record)
+        if get(c, "vocab_size")
+        else anatomy(config_for(gpt(c["hidden_size"], c["num_hidden_layers"], 50257, 2048)))
+    )
+    return 6.0 * parameters(found) * float(record["flags"]["tokens"])
