@@ -90,6 +90,7 @@ GGUF_TYPES = {
     39: ("MXFP4", 32, 17),
     40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
 }
 """ggml's type numbers: name, elements per block, bytes per block (ggml-common.h; Q8_1 is two fp16 and 32 int8)."""
 
