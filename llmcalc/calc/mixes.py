@@ -1,7 +1,7 @@
 """What a GGUF file type makes of every tensor: llama.cpp's quantiser chooses a format per tensor, not per model.
 
-Source: llama.cpp, ``llama_tensor_get_type`` (src/llama-quant.cpp), as of 2026, without an importance matrix; checked against
-``llama-quantize --dry-run``. A published size is therefore never parameters times bits over eight.
+Source: llama.cpp, ``llama_tensor_get_type`` (src/llama-quant.cpp), as of 2026, without an importance matrix; checked
+against ``llama-quantize --dry-run``. A published size is therefore never parameters times bits over eight.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ def _fitting(form: str, row: int) -> str:
     if row % known.block == 0:
         return form
     if form == "Q1_0":
-        raise InputError(f"rows of {row} do not divide into blocks of {form}, and the quantiser has nothing to fall back on")
+        raise InputError(
+            f"rows of {row} do not divide into blocks of {form}, and the quantiser has nothing to fall back on"
+        )
     other = _FALLBACK.get(form, "F16")
     return other if row % dtype(other).block == 0 else "F16"
 
@@ -251,7 +253,19 @@ def _queries(kind: str, base: str, m: _Model, place: tuple[int, int]) -> str:
 
 def _output(kind: str, base: str, m: _Model, place: tuple[int, int]) -> str:
     if m.experts == 8:
-        five = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M", "IQ4_NL", "IQ4_XS")
+        five = (
+            "Q2_K",
+            "Q3_K_S",
+            "Q3_K_M",
+            "Q4_K_S",
+            "Q4_K_M",
+            "IQ3_XXS",
+            "IQ3_XS",
+            "IQ3_S",
+            "IQ3_M",
+            "IQ4_NL",
+            "IQ4_XS",
+        )
         return "Q5_K" if kind in (*five, *_ONE_OR_TWO) else base
     if m.falcon:
         return base

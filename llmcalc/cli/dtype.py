@@ -30,7 +30,10 @@ def show(
         str | None, typer.Option(help="A code of FORMAT; a longer one is a float32 to convert.", metavar="0xHEX")
     ] = None,
     params: Annotated[
-        str | None, typer.Option(help="What so many parameters take in every format.", metavar="N")
+        str | None, typer.Option("--params", "--elements", help="What so many take in every format.", metavar="N")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="A model's weights in every format, or by tensor in FORMAT.")
     ] = None,
 ) -> None:
     """Number formats: their bits and limits, a number in one or all of them, memory in each.
@@ -41,9 +44,15 @@ def show(
     llmcalc dtype fp8 --value 0.1,448,465
     llmcalc dtype --value 0.1
     llmcalc dtype --params 70e9
+    llmcalc dtype q4_k_m --model llama-3-8b
     """
-    if sum(x is not None for x in (value, bits, params)) > 1:
-        raise InputError("--value, --bits and --params are different questions")
+    if sum(x is not None for x in (value, bits, params, model)) > 1:
+        raise InputError("--value, --bits, --params and --model are different questions")
+    if model is not None:
+        from llmcalc.cli.dtype_model import of_model
+
+        write(of_model(model, name, output.si), output.chosen)
+        return
     if params is not None:
         write(_memory(parse_count(params), name, output.si), output.chosen)
         return

@@ -74,7 +74,12 @@ def _resident() -> int:
 
 
 def peak_resident() -> int:
-    """The most memory that this process has held, in bytes."""
+    """The most memory that this process has held, in bytes; getrusage counts the parent's too where one forked."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

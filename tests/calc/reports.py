@@ -14,6 +14,7 @@ from llmcalc.anatomy import Anatomy, Layers, Mixer, State
 from llmcalc.blocks import attention
 from llmcalc.calc.cache.load import Cache, Load
 from llmcalc.calc.kvcache import ENGINES, engine_for
+from llmcalc.calc.mixes import mix
 from llmcalc.calc.parallel import rank_params
 from llmcalc.calc.params import parameters
 from llmcalc.calc.training import Recipe, train, zero_bytes
@@ -340,6 +341,8 @@ def weights_bytes(record: dict[str, Any]) -> float:
     """Plain weights in one dtype, per rank; quantised files are a question of their layout."""
     flags, c = record["flags"], record["config"]
     text = str(flags.get("dtype") or flags.get("file") or "")
+    if flags.get("file") == "Q8_0" and (get(flags, "tp") or 1) == 1:
+        return float(sum(t.n_bytes for t in mix(model(record), "Q8_0")))
     if text.lower() not in ("bf16", "fp16", "bfloat16", "float16", "fp32", "float32", "f16"):
         raise Skip(f"weights as {text or 'an unnamed format'} follow a quantiser's layout, not one dtype")
     if flags.get("file"):
