@@ -11,7 +11,7 @@ LEVELS = {
     **dict.fromkeys(("anatomy", "config", "style"), 1),
     "blocks": 2,
     "families": 3,
-    **dict.fromkeys(("sources", "calc", "tokens", "sampling"), 4),
+    **dict.fromkeys(("sources", "calc", "tokens", "sampling", "values"), 4),
     **dict.fromkeys(("live", "api"), 5),
     **dict.fromkeys(("cli", "__main__", "__init__"), 6),
 }
@@ -22,11 +22,17 @@ HEAVY = {
         *(f"cli/{n}_live.py" for n in ("trace", "sample")),
     },
     "transformers": set(),
-    "numpy": {"sources/logits.py", *(f"sampling/{n}.py" for n in ("candidates", "changes", "cuts", "draw", "engines"))},
+    "numpy": {
+        "sources/logits.py",
+        "cli/dtype_blocks.py",
+        *(f"values/{p.name}" for p in (ROOT / "values").glob("*.py")),
+        *(f"sampling/{n}.py" for n in ("candidates", "changes", "cuts", "draw", "engines")),
+    },
+    "ml_dtypes": {"values/scalar.py", "values/read.py"},
     "matplotlib": {"cli/plot.py"},
     "huggingface_hub": set(),
     "tokenizers": {"tokens/fast.py"},
-    "gguf": {"live/packed.py"},
+    "gguf": {"live/packed.py", "values/ggml.py"},
     "sentencepiece": {"tokens/sentencepiece.py"},
     "pyarrow": {"tokens/corpus.py"},
     "jinja2": {"tokens/chat.py"},
@@ -58,7 +64,7 @@ def test_levels_and_heavy_packages() -> None:
                 assert str(relative) in HEAVY[top], f"{relative} imports {top}"
             if top == "llmcalc" and rest and rest[0] in LEVELS and here != "__init__":
                 assert LEVELS[rest[0]] <= LEVELS[here], f"{relative} imports {name}"
-                assert not (here == "calc" and rest[0] in ("sources", "tokens", "sampling")), (
+                assert not (here == "calc" and rest[0] in ("sources", "tokens", "sampling", "values")), (
                     f"{relative} imports {name}"
                 )
 

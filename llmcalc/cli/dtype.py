@@ -1,27 +1,26 @@
-"""``llmcalc dtype``: what a number format holds, what it does to a number, what it takes in memory."""
+"""``llmcalc dtype``: what a number format holds, what it does to a number, a tensor, a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from llmcalc.calc.floats import FLOATS, Float, Value
+from llmcalc.calc.blockformats import BLOCKS, find
+from llmcalc.cli import dtype_blocks as packed
+from llmcalc.cli import dtype_floats as floats
 from llmcalc.cli.options import OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.view import Column, Fact, View
-from llmcalc.dtypes import DTYPES, dtype, find_dtype
+from llmcalc.dtypes import DTYPES, dtype
 from llmcalc.errors import InputError
-from llmcalc.text import shorten
 from llmcalc.units import exact, parse_count, size
 
 
 @takes
 def show(
     output: OutputOptions,
-    name: Annotated[str | None, typer.Argument(metavar="FORMAT", help="bf16, fp8, e4m3fnuz, ...")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="FORMAT", help="bf16, fp8, mxfp4, q4_k, nf4, ...")] = None,
     value: Annotated[
         list[str] | None,
         typer.Option("--value", "--values", help="Store these numbers: 0.1, 65505, nan.", metavar="X,..."),
@@ -32,6 +31,8 @@ def show(
     params: Annotated[
         str | None, typer.Option("--params", "--elements", help="What so many take in every format.", metavar="N")
     ] = None,
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Integers around 0: zero point 0.")] = False,
+    affine: Annotated[bool, typer.Option("--affine", help="Integers with a zero point.")] = False,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="A model's weights in every format, or by tensor in FORMAT.")
     ] = None,
@@ -42,202 +43,70 @@ def show(
     llmcalc dtype
     llmcalc dtype bf16
     llmcalc dtype fp8 --value 0.1,448,465
-    llmcalc dtype --value 0.1
+    llmcalc dtype int8 --value=-1,-0.5,0.3,0.75
     llmcalc dtype --params 70e9
     llmcalc dtype q4_k_m --model llama-3-8b
     """
     if sum(x is not None for x in (value, bits, params, model)) > 1:
         raise InputError("--value, --bits, --params and --model are different questions")
+    only = "symmetric" if symmetric else "affine" if affine else None
+    if only and (symmetric == affine or not value):
+        raise InputError("--symmetric and --affine are two ways for --value in an integer format")
     if model is not None:
         from llmcalc.cli.dtype_model import of_model
 
-        write(of_model(model, name, output.si), output.chosen)
-        return
-    if params is not None:
-        write(_memory(parse_count(params), name, output.si), output.chosen)
-        return
-    formats = [_float(name)] if name is not None else list(FLOATS.values())
-    if bits is not None:
+        view = of_model(model, name, output.si)
+    elif params is not None:
+        view = _memory(parse_count(params), name, output.si)
+    elif value:
+        view = _values(name, value, only)
+    elif bits is not None:
         if name is None:
             raise InputError("--bits needs a format", hint="llmcalc dtype bf16 --bits 0x3f80")
-        view = _stored(formats, [_from_bits(formats[0], bits)])
-    elif value:
-        view = _stored(formats, [_number(word) for text in value for word in text.split(",")])
+        form = floats.named(name)
+        view = floats.stored([form], [floats.from_bits(form, bits)])
     else:
-        view = _limits(formats)
+        view = floats.limits(name)
     write(view, output.chosen)
 
 
-def _float(name: str) -> Float:
-    known = find_dtype(name)
-    key = known.name if known is not None else name.lower()
-    if key in FLOATS:
-        return FLOATS[key]
-    dtype(name)  # a name that nobody knows is an error here
-    raise InputError(
-        f"{key} is no scalar float", hint=f"`llmcalc list dtypes` has its size; floats: {', '.join(FLOATS)}"
-    )
-
-
-def _number(word: str) -> tuple[str, Value]:
-    """A number as it was written, exactly: ``0.1`` is a tenth and not the nearest float64."""
-    text = word.strip().lower()
-    special = text.removeprefix("+")
-    if special in ("nan", "inf", "infinity", "-inf", "-infinity", "-nan"):
-        return word, "nan" if "nan" in special else "-inf" if special[0] == "-" else "inf"
-    if len(text) > 400 or (("e" in text) and len(text.rpartition("e")[2]) > 5):
-        raise InputError(f"--value {shorten(word)!r} is out of every format's range")
-    try:
-        number = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"--value {shorten(word)!r} is not a number") from None
-    return word, "-0" if not number and text.startswith("-") else number
-
-
-def _from_bits(form: Float, text: str) -> tuple[str, Value]:
-    """A code of the format, or of float32 where it has more bits than the format."""
-    try:
-        code = int(text, 0)
-    except ValueError:
-        raise InputError(f"--bits {shorten(text)!r} is not a code such as 0x3f80 or 0b0101") from None
-    source = form if 0 <= code < 1 << form.bits else FLOATS["float32"]
-    if not 0 <= code < 1 << source.bits:
-        raise InputError(f"--bits {text} has more bits than {source.name}")
-    return text, source.decode(code)
-
-
-def _limits(formats: list[Float]) -> View:
-    """Bits and limits, one format per row; a single one is drawn too."""
-    rows: list[Mapping[str, Any]] = [
-        {
-            "dtype": f.name,
-            "bits": f.stored_bits or f.bits,
-            "sign": f.sign,
-            "exponent": f.exponent,
-            "mantissa": f.mantissa,
-            "bias": f.bias,
-            "max": float(f.largest),
-            "min_normal": float(f.smallest_normal),
-            "min_subnormal": float(f.smallest),
-            "epsilon": float(f.epsilon),
-            "digits": f.digits,
-            "special": _SPECIAL[f.kind],
-        }
-        for f in formats
-    ]
-    columns = [
-        Column("dtype", "dtype"),
-        *(Column(k, k, right=True) for k in ("bits", "sign", "exponent", "mantissa", "bias")),
-        Column("max", "largest", _short, right=True),
-        Column("min_normal", "smallest normal", _short, right=True),
-        Column("min_subnormal", "smallest", _short, right=True),
-        Column("epsilon", "epsilon", _short, right=True),
-        Column("digits", "digits", right=True),
-        Column("special", "special values"),
-    ]
-    facts = []
-    if len(formats) == 1:
-        f = formats[0]
-        facts = [Fact("layout", "s" * f.sign + "e" * f.exponent + "m" * f.mantissa, "layout")]
-        facts.append(Fact("value", f"(-1)^s·2^(e - {f.bias})·(1 + m/{2**f.mantissa})", "a code means"))
-        if f.kind != "scale":
-            facts.append(Fact("subnormal", f"(-1)^s·2^{1 - f.bias}·m/{2**f.mantissa}", "where e is 0"))
-    return View(
-        "dtype/1", f"{len(formats)} float formats" if len(formats) > 1 else formats[0].name, columns, rows, facts
-    )
-
-
-_SPECIAL = {
-    "ieee": "±0, ±inf, NaN",
-    "fn": "±0, NaN, no inf",
-    "fnuz": "0, NaN, no inf, no -0",
-    "finite": "±0 alone",
-    "scale": "NaN; no 0, no sign",
-}
-
-
-def _stored(formats: list[Float], numbers: list[tuple[str, Value]]) -> View:
-    """Every number in every format: its code, what is really stored, the error, the neighbours."""
-    rows = [_row(f, word, number) for word, number in numbers for f in formats]
-    columns = [
-        Column("value", "number"),
-        Column("dtype", "dtype"),
-        Column("bits", "s e m"),
-        Column("hex", "code", right=True),
-        Column("stored", "stored", _short, right=True),
-        Column("stored_exact", "exactly", shown=False),
-        Column("error", "error", _short, right=True),
-        Column("relative_error", "relative", _short, right=True),
-        Column("saturating", "if it saturates", _short, right=True),
-        Column("below", "next below", _short, right=True),
-        Column("above", "next above", _short, right=True),
-        Column("note", "", lambda n: n or ""),
-    ]
-    return View("dtype/1", "numbers as they are stored: to nearest, ties to even", columns, rows)
-
-
-def _row(f: Float, word: str, number: Value) -> dict[str, Any]:
-    row: dict[str, Any] = {"value": word, "dtype": f.name, "note": None}
-    try:
-        code, saturated = f.encode(number), f.decode(f.encode(number, saturate=True))
-    except InputError as refusal:
-        return {**row, "note": str(refusal)}
-    stored = f.decode(code)
-    below, above = f.neighbours(code)
-    if isinstance(number, Fraction):
-        if isinstance(stored, str) and stored != "-0":
-            row["note"] = "overflow" if number > f.largest or number < -f.largest else "not in the format"
-        elif number and (stored == "-0" or not stored):
-            row["note"] = "underflow to 0"
-        elif isinstance(stored, Fraction) and abs(stored) == f.largest and abs(number) > f.largest:
-            row["note"] = "the largest: more is not there" if f.kind == "finite" else None
-        elif isinstance(stored, Fraction) and stored and abs(stored) < f.smallest_normal:
-            row["note"] = "subnormal"
-    got = Fraction(0) if stored == "-0" else stored
-    error = got - number if isinstance(number, Fraction) and isinstance(got, Fraction) else None
-    relative = error / abs(number) if error is not None and isinstance(number, Fraction) and number else None
-    return {
-        **row,
-        "bits": _drawn(f, code),
-        "hex": f"0x{code:0{-(-f.bits // 4)}x}",
-        "stored": _plain(stored),
-        "stored_exact": str(stored),
-        "error": _plain(error),
-        "relative_error": _plain(relative),
-        "saturating": _plain(saturated),
-        "below": _plain(below),
-        "above": _plain(above),
-    }
-
-
-def _drawn(f: Float, code: int) -> str:
-    text = f"{code:0{f.bits}b}"
-    parts = (text[: f.sign], text[f.sign : f.sign + f.exponent], text[f.sign + f.exponent :])
-    return " ".join(p for p in parts if p)
-
-
-def _plain(value: Value | None) -> float | str | None:
-    """A value for JSON: a float where it is one exactly or nearly, else its name."""
-    return float(value) if isinstance(value, Fraction) else "-0.0" if value == "-0" else value
-
-
-def _short(x: Any) -> str:
-    if x is None:
-        return "-"
-    return x if isinstance(x, str) else f"{x:.9g}"
+def _values(name: str | None, texts: list[str], only: str | None) -> View:
+    """Numbers in one format, or in every scalar float."""
+    numbers = [floats.number(word) for text in texts for word in text.split(",")]
+    block = find(name) if name is not None else None
+    if block is not None:
+        return packed.stored(block, numbers, only)
+    if only:
+        raise InputError(f"--{only} is a question about integers", hint="llmcalc dtype int8 --value 0.3,1")
+    return floats.stored([floats.named(name)] if name is not None else floats.every(), numbers)
 
 
 def _memory(n: int, name: str | None, si: bool) -> View:
     """Bytes of so many parameters, every format or one, all of them in it."""
     if n < 1:
         raise InputError(f"--params is {n}; it must be at least 1")
-    chosen = [dtype(name)] if name is not None else list(DTYPES.values())
-    rows = [{"dtype": d.name, "bits": d.bits, "bytes": d.bytes_for(n)} for d in chosen]
+    block = BLOCKS.get(getattr(find(name), "name", "")) if name is not None else None
+    names = [block.name] if block else [dtype(name).name] if name is not None else [*DTYPES, *BLOCKS]
+    rows = []
+    for form in dict.fromkeys(names):
+        if form in BLOCKS:
+            pieces = packed.memory(BLOCKS[form], n)
+            n_bytes, bits = sum(b for _, b in pieces), BLOCKS[form].bits
+        else:
+            pieces, n_bytes, bits = [], DTYPES[form].bytes_for(n), DTYPES[form].bits
+        rows.append({"dtype": form, "bits_per_weight": bits, "bytes": n_bytes} | {f"{k}_bytes": b for k, b in pieces})
+    facts = []
+    if block is not None:
+        facts = [Fact(f"{k}_bytes", b, f"{k} bytes", exact) for k, b in packed.memory(block, n)]
+        facts.append(Fact("bits_per_weight", block.bits, "bits per weight"))
+    if block is not None and block.name == "nf4":
+        double = {f"{k}_bytes": b for k, b in packed.memory(BLOCKS["nf4_double"], n)}
+        facts.append(Fact("double_quant", double | {"bits_per_weight": BLOCKS["nf4_double"].bits}))
     columns = [
         Column("dtype", "dtype"),
-        Column("bits", "bits per element", lambda b: f"{b:g}", right=True),
+        Column("bits_per_weight", "bits per element", lambda b: f"{b:.10g}", right=True),
         Column("bytes", "bytes", exact, right=True),
         Column("bytes", "", lambda b: size(b, si=si), right=True),
     ]
-    notes = ["every parameter in one format: a quantised model keeps some tensors wider (`llmcalc fit --weights`)"]
-    return View("dtype/1", f"{exact(n)} parameters", columns, rows, notes=notes)
+    notes = ["every parameter in one format: a quantised model keeps some tensors wider (`llmcalc dtype --model`)"]
+    return View("dtype/1", f"{exact(n)} parameters", columns, rows, facts, notes=notes)

@@ -98,7 +98,7 @@ def test_70_billion_in_four_formats(cli: Cli) -> None:
     ("args", "word"),
     [
         (("foo",), "foo"),
-        (("q4_0", "--value", 1), "no scalar float"),
+        (("complex64", "--value", 1), "no scalar float"),
         (("bf16", "--value", "x"), "'x'"),
         (("bf16", "--value", "1e999999"), "range"),
         (("bf16", "--bits", "zz"), "--bits"),

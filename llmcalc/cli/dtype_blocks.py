@@ -1,0 +1,185 @@
+"""``llmcalc dtype`` for integers and block formats: what they are, numbers in them, memory piece by piece."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from llmcalc.calc.blockformats import BLOCKS, INTEGERS, Block, Integer
+from llmcalc.calc.floats import Value
+from llmcalc.cli.view import Column, Fact, View
+from llmcalc.dtypes import GGUF_DTYPES
+from llmcalc.errors import InputError
+from llmcalc.text import safe, shorten
+
+if TYPE_CHECKING:
+    from llmcalc.values.blocks import Coded
+
+Number = tuple[str, Value]
+
+
+def rows() -> list[dict[str, Any]]:
+    """Every integer and block format, for the table of all."""
+    return [*map(row_of, INTEGERS.values()), *map(row_of, BLOCKS.values())]
+
+
+_KEYS = "dtype bits block block_bytes sign exponent mantissa bias max min_normal min_subnormal epsilon digits special"
+_BLANK: dict[str, Any] = dict.fromkeys(_KEYS.split())
+
+
+def row_of(found: Integer | Block) -> dict[str, Any]:
+    """One format's row: bits per weight, block, bytes of it, limits or layout."""
+    if isinstance(found, Integer):
+        return _BLANK | {
+            "dtype": found.name,
+            "bits": found.bits,
+            "block": 1,
+            "max": found.highest,
+            "special": f"{found.lowest} to {found.highest}",
+        }
+    return _BLANK | {
+        "dtype": found.name,
+        "bits": found.bits,
+        "block": found.block,
+        "block_bytes": found.size,
+        "special": found.layout,
+    }
+
+
+def facts_of(found: Integer | Block) -> list[Fact]:
+    """What a single format's page says under its row."""
+    if isinstance(found, Integer):
+        return [
+            Fact("levels", found.highest - found.lowest + 1, "levels"),
+            Fact("affine", "q = round(x/s) + z;  x̂ = (q - z)·s;  s = (max - min)/(q_max - q_min)", "quantisation"),
+        ]
+    formula = f"8·{found.size}/{found.block} = {found.bits:.10g}"
+    facts = [
+        Fact("layout", found.layout, "one block"),
+        Fact("value", found.meaning, "a code means"),
+        Fact("bits_per_weight", found.bits, "bits per weight", lambda _: formula),
+    ]
+    if found.per_tensor:
+        facts.append(Fact("bytes_per_tensor", found.per_tensor, "bytes more per tensor"))
+    return facts
+
+
+def stored(found: Integer | Block, numbers: list[Number], only: str | None) -> View:
+    """Numbers as one tensor in the format, by every rule it is made with; ``only`` keeps symmetric or affine ones."""
+    import numpy as np
+
+    words = [safe(shorten(word.strip())) for word, _ in numbers]
+    exact = [_finite(word, value, found.name) for word, value in numbers]
+    array = np.array([float(x) for x in exact])
+    result: list[dict[str, Any]] = []
+    facts: list[Fact] = []
+    for rule, coded in _coded(found, array, only):
+        result += [_row(found, rule, word, x, coded, i) for i, (word, x) in enumerate(zip(words, exact, strict=True))]
+        facts.append(Fact(f"clipped_{rule or 'values'}", coded.clipped))
+    columns = [
+        Column("value", "number"),
+        Column("dtype", "dtype"),
+        Column("rule", "rule", lambda r: r or ""),
+        Column("scale", "scale", _short, right=True),
+        *([Column("zero_point", "zero point", _short, right=True)] if isinstance(found, Integer) else []),
+        Column("scaled", "x / scale", _short, right=True),
+        Column("code", "code", _short, right=True),
+        Column("stored", "stored", _short, right=True),
+        Column("error", "error", _short, right=True),
+        Column("note", "", lambda n: n or ""),
+    ]
+    return View("dtype/1", f"{len(numbers)} numbers in {found.name}", columns, result, facts, notes=_notes(found))
+
+
+def _finite(word: str, value: Value, name: str) -> Fraction:
+    number = Fraction(0) if value == "-0" else value
+    if not isinstance(number, Fraction):
+        raise InputError(f"{safe(shorten(word))} has no code in {name}: every code is a number")
+    if abs(number) > 10**38:
+        raise InputError(f"{safe(shorten(word))} is beyond what is quantised: float32's range")
+    return number
+
+
+def _coded(found: Integer | Block, array: Any, only: str | None) -> list[tuple[str, Coded]]:
+    """The numbers by every rule in use: its name, and what comes of it."""
+    from llmcalc.values import blocks, ggml, integers
+
+    if isinstance(found, Integer):
+        if found.name == "ternary" or found.lowest == 0:
+            raise InputError(f"numbers are not stored as {found.name} by one rule", hint="int8, int4 and int2 are")
+        chosen = [w for w in integers.ways(found.bits) if only is None or w.name.startswith(only)]
+        return [(w.name, integers.quantise(array, w)) for w in chosen]
+    if only is not None:
+        raise InputError(f"--{only} is a question about integers, and {found.name} is none")
+    if found.name.startswith("mx"):
+        return [(rule, blocks.micro(array, found.name, rule)) for rule in blocks.RULES]
+    quantise = blocks.quantiser(found.name)
+    if quantise is not None:
+        return [("", quantise(array))]
+    form = next((d for d in GGUF_DTYPES.values() if d.name == found.name), None)
+    if form is None:
+        raise InputError(f"{found.name} rounds as nf4 does, its scales once more", hint="llmcalc dtype nf4 --value ...")
+    return [("", ggml.round_trip(array, form))]
+
+
+def _row(found: Integer | Block, rule: str, word: str, x: Fraction, coded: Coded, i: int) -> dict[str, Any]:
+    at = i // coded.block
+    scale, code, value = float(coded.scales[at]), float(coded.codes[i]), float(coded.values[i])
+    known = scale == scale  # ggml's own quantisers keep theirs
+    scaled = float(x) / scale if known and scale else None
+    row = {
+        "value": word,
+        "dtype": found.name,
+        "rule": rule,
+        "block": at,
+        "scale": scale if known else None,
+        "scaled": scaled,
+        "code": code if known else None,
+        "stored": value,
+        "error": value - float(x),
+        "note": _note(found, scaled),
+    }
+    if isinstance(found, Integer) and coded.zeros is not None:
+        row |= {"zero_point": int(coded.zeros[at]), "code": int(code)}
+    return row
+
+
+_LARGEST = {"mxfp8_e4m3": 448, "mxfp8_e5m2": 57344, "mxfp6_e2m3": 7.5, "mxfp6_e3m2": 28, "mxfp4": 6, "nvfp4": 6}
+
+
+def _note(found: Integer | Block, scaled: float | None) -> str | None:
+    largest = _LARGEST.get(found.name)
+    if largest is None or scaled is None or abs(scaled) <= largest:
+        return None
+    return f"clipped to {largest}"
+
+
+def _notes(found: Integer | Block) -> list[str]:
+    if isinstance(found, Integer):
+        return [
+            "q = round(x/s) + z, halves to even, x̂ = (q - z)·s",
+            "symmetric: s = max|x| / ((q_max - q_min)/2), z = 0",
+            "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range widened to hold 0",
+        ]
+    if found.name.startswith("mx"):
+        return [
+            "floor: scale 2^(floor(log2 max|x|) - emax), the OCP rule, which clips",
+            "ceil: the least power of two that clips nothing",
+        ]
+    return []
+
+
+def _short(x: float | None) -> str:
+    return "-" if x is None else f"{x:.9g}"
+
+
+def memory(found: Block, n: int) -> list[tuple[str, int]]:
+    """The bytes of so many weights piece by piece, as the writer names them."""
+    if found.name == "nf4_double":
+        blocks = -(-n // 64)
+        pieces = [("weight", -(-n // 2)), ("absmax", blocks), ("nested_absmax", 4 * -(-blocks // 256))]
+    elif found.name in ("nf4", "bnb_fp4"):
+        pieces = [("weight", -(-n // 2)), ("absmax", 4 * -(-n // 64))]
+    else:
+        pieces = [("blocks", -(-n // found.block) * found.size)]
+    return [*pieces, *([("per_tensor", found.per_tensor)] if found.per_tensor else [])]
