@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -17,26 +18,37 @@ from llmcalc.errors import InputError
 from llmcalc.units import exact, parse_count, size
 
 
-@takes
-def show(
-    output: OutputOptions,
-    name: Annotated[str | None, typer.Argument(metavar="FORMAT", help="bf16, fp8, mxfp4, q4_k, nf4, ...")] = None,
+@dataclass(frozen=True)
+class Questions:
+    """What is asked of a format."""
+
+    name: Annotated[str | None, typer.Argument(metavar="FORMAT", help="bf16, fp8, mxfp4, q4_k, nf4, ...")] = None
     value: Annotated[
         list[str] | None,
         typer.Option("--value", "--values", help="Store these numbers: 0.1, 65505, nan.", metavar="X,..."),
-    ] = None,
+    ] = None
     bits: Annotated[
         str | None, typer.Option(help="A code of FORMAT; a longer one is a float32 to convert.", metavar="0xHEX")
-    ] = None,
+    ] = None
     params: Annotated[
         str | None, typer.Option("--params", "--elements", help="What so many take in every format.", metavar="N")
-    ] = None,
-    symmetric: Annotated[bool, typer.Option("--symmetric", help="Integers around 0: zero point 0.")] = False,
-    affine: Annotated[bool, typer.Option("--affine", help="Integers with a zero point.")] = False,
+    ] = None
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="Integers around 0: zero point 0.")] = False
+    affine: Annotated[bool, typer.Option("--affine", help="Integers with a zero point.")] = False
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="A model's weights in every format, or by tensor in FORMAT.")
-    ] = None,
-) -> None:
+    ] = None
+    tensor: Annotated[
+        str | None,
+        typer.Option(help="Real weights: what they are, and what formats make of them.", metavar="FILE[:NAME]"),
+    ] = None
+    plot: Annotated[str | None, typer.Option(help="Draw the tensor's histogram: .svg, .png, .pdf.", metavar="FILE")] = (
+        None
+    )
+
+
+@takes
+def show(asked: Questions, output: OutputOptions) -> None:
     """Number formats: their bits and limits, a number in one or all of them, memory in each.
 
     \b
@@ -46,28 +58,38 @@ def show(
     llmcalc dtype int8 --value=-1,-0.5,0.3,0.75
     llmcalc dtype --params 70e9
     llmcalc dtype q4_k_m --model llama-3-8b
+    llmcalc dtype --tensor model.safetensors:lm_head.weight
     """
-    if sum(x is not None for x in (value, bits, params, model)) > 1:
-        raise InputError("--value, --bits, --params and --model are different questions")
-    only = "symmetric" if symmetric else "affine" if affine else None
-    if only and (symmetric == affine or not value):
+    if sum(x is not None for x in (asked.value, asked.bits, asked.params, asked.model, asked.tensor)) > 1:
+        raise InputError("--value, --bits, --params, --model and --tensor are different questions")
+    if asked.plot is not None and asked.tensor is None:
+        raise InputError("--plot draws the tensor that --tensor names")
+    write(_answer(asked, output.si), output.chosen)
+
+
+def _answer(asked: Questions, si: bool) -> View:
+    name = asked.name
+    only = "symmetric" if asked.symmetric else "affine" if asked.affine else None
+    if only and (asked.symmetric == asked.affine or not asked.value):
         raise InputError("--symmetric and --affine are two ways for --value in an integer format")
-    if model is not None:
+    if asked.model is not None:
         from llmcalc.cli.dtype_model import of_model
 
-        view = of_model(model, name, output.si)
-    elif params is not None:
-        view = _memory(parse_count(params), name, output.si)
-    elif value:
-        view = _values(name, value, only)
-    elif bits is not None:
-        if name is None:
-            raise InputError("--bits needs a format", hint="llmcalc dtype bf16 --bits 0x3f80")
-        form = floats.named(name)
-        view = floats.stored([form], [floats.from_bits(form, bits)])
-    else:
-        view = floats.limits(name)
-    write(view, output.chosen)
+        return of_model(asked.model, name, si)
+    if asked.tensor is not None:
+        from llmcalc.cli.dtype_tensor import of_tensor
+
+        return of_tensor(asked.tensor, name, asked.plot)
+    if asked.params is not None:
+        return _memory(parse_count(asked.params), name, si)
+    if asked.value:
+        return _values(name, asked.value, only)
+    if asked.bits is None:
+        return floats.limits(name)
+    if name is None:
+        raise InputError("--bits needs a format", hint="llmcalc dtype bf16 --bits 0x3f80")
+    form = floats.named(name)
+    return floats.stored([form], [floats.from_bits(form, asked.bits)])
 
 
 def _values(name: str | None, texts: list[str], only: str | None) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,4 +61,16 @@ def bars(path: str, labels: list[str], series: dict[str, list[float]]) -> None:
     axes.set_ylabel("probability")
     if len(series) > 1 or any(series):
         axes.legend()
+    _save(figure, path)
+
+
+def histogram(path: str, title: str, edges: Sequence[float], counts: Sequence[int]) -> None:
+    """How a tensor's numbers lie, on a logarithmic scale of counts, to an SVG, PNG or PDF file."""
+    figure = _figure(path, 7, 4)
+    axes = figure.subplots()
+    widths = [b - a for a, b in pairwise(edges)]
+    axes.bar(edges[:-1], counts, width=widths, align="edge", log=True)
+    axes.set_xlabel("value")
+    axes.set_ylabel("elements")
+    axes.set_title(plain(title), fontsize="small", wrap=True)
     _save(figure, path)

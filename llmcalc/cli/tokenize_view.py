@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmcalc.cli.progress import Progress
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.text import safe, shorten
@@ -272,7 +271,7 @@ def counted(
     """Files of any size, one row each, and their sum."""
     rows: list[dict[str, Any]] = []
     total, records = Counts(), 0
-    progress = _Progress(sum(p.stat().st_size for p in files))
+    progress = Progress(sum(p.stat().st_size for p in files))
     for path in files:
         n_records = None
         if corpus.is_corpus(path):
@@ -325,27 +324,3 @@ def _files_view(tokenizer: Tokenizer, rows: list[dict[str, Any]], total: Counts,
         notes.append(f"{safe(tokenizer.name)} sees every text whole: cutting it could change ids")
     title = f"{exact(total.tokens)} tokens" + (f" in {len(rows)} files" if len(rows) > 1 else "")
     return View("tokenize/1", title, columns, rows, facts, notes)
-
-
-class _Progress:
-    """A line on standard error for work that takes long, on a terminal alone."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.before, self.last = total, 0, time.monotonic()
-        self.on = sys.stderr.isatty() and total > 50_000_000
-
-    def tell(self, n_bytes: int) -> None:
-        """So many bytes of the present file are done."""
-        if self.on and time.monotonic() - self.last > 0.2:
-            self.last = time.monotonic()
-            sys.stderr.write(f"\r{percent(self.before + n_bytes, self.total)} of {exact(self.total)} bytes ")
-            sys.stderr.flush()
-
-    def done(self, n_bytes: int) -> None:
-        """A file is through."""
-        self.before += n_bytes
-
-    def end(self) -> None:
-        """The line is wiped."""
-        if self.on:
-            sys.stderr.write("\r\x1b[K")

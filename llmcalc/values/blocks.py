@@ -74,11 +74,14 @@ def micro(numbers: Array, name: str, rule: str = "floor") -> Coded:
     return _coded(numbers, codes * scales[:, None], codes, scales, np.abs(scaled) > largest)
 
 
-def nvfp4(numbers: Array) -> Coded:
-    """Blocks of 16 numbers of e2m1, an e4m3 scale for each, and a float32 scale that uses e4m3 up to 448."""
+def nvfp4(numbers: Array, largest: float | None = None) -> Coded:
+    """Blocks of 16 numbers of e2m1, an e4m3 scale for each, and a float32 scale that uses e4m3 up to 448.
+
+    ``largest`` is the tensor's largest magnitude where the numbers are only some of it.
+    """
     rows = blocks_of(numbers, 16)
     most = np.abs(rows).max(axis=1)
-    whole = float(np.float32(most.max(initial=0.0) / (448 * 6))) or 1.0
+    whole = float(np.float32((most.max(initial=0.0) if largest is None else largest) / (448 * 6))) or 1.0
     scales = stored(most / 6 / whole, "float8_e4m3fn") * whole
     safe = np.where(scales > 0, scales, 1.0)
     scaled = np.where(scales[:, None] > 0, rows / safe[:, None], 0.0)
@@ -123,7 +126,10 @@ def _coded(
     )
 
 
-def quantiser(name: str) -> Callable[[Array], Coded] | None:
+Quantise = Callable[[Array], Coded]
+
+
+def quantiser(name: str) -> Quantise | None:
     """What makes a block format of a flat array, by its default rule; None for a format that is not described here."""
     if name in _ELEMENTS:
         return partial(micro, name=name)

@@ -1,0 +1,76 @@
+"""The numbers of a checkpoint's tensors, rows at a time, from its files as they are mapped: memory does not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from llmcalc.dtypes import dtype
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.sources.header import Header, Stored
+from llmcalc.text import shorten
+from llmcalc.values.scalar import KINDS, Array
+
+CHUNK = 1 << 20
+"""Elements that are looked at together."""
+
+
+def rows_and_columns(stored: Stored) -> tuple[int, int]:
+    """A tensor as a matrix: the last axis is a row."""
+    columns = stored.shape[-1] if stored.shape else 1
+    return (stored.elements // columns if columns else 0), columns
+
+
+def check(name: str, stored: Stored) -> None:
+    """Refuses what holds no floats: an empty tensor, integers (they pack codes), an element of a few bits."""
+    shown = shorten(name)
+    if not stored.elements:
+        raise InputError(f"tensor {shown} is empty: its shape is {list(stored.shape)}")
+    form = dtype(stored.dtype)
+    if form.name in KINDS and form.block == 1:
+        return
+    if form.block > 4:
+        if stored.shape[-1] % form.block:
+            raise InputError(f"tensor {shown} has rows of {stored.shape[-1]}, no whole number of {form.name} blocks")
+        return
+    raise InputError(
+        f"tensor {shown} is stored as {form.name}: no tensor of floats",
+        hint="packed codes mean something with their scales alone; a wider checkpoint has the numbers",
+    )
+
+
+def chunks(folder: Path, header: Header, name: str) -> Iterator[Array]:
+    """Some whole rows of a tensor at a time, as float64, in order; the file's bytes are mapped and not executed."""
+    stored = header.tensors[name]
+    check(name, stored)
+    form, (rows, columns) = dtype(stored.dtype), rows_and_columns(stored)
+    row_bytes = columns // form.block * form.size
+    step = max(1, CHUNK // columns)
+    path = folder / stored.file
+    try:
+        if path.stat().st_size < stored.offset + stored.n_bytes:
+            raise InputError(f"{path.name} has become shorter since its header was read")
+        for first in range(0, rows, step):
+            n = min(step, rows - first)
+            mapped = np.memmap(path, np.uint8, "r", stored.offset + first * row_bytes, (n, row_bytes))
+            yield _numbers(mapped, form.name, form.block, name).reshape(n, columns)
+            del mapped  # the mapping ends, and its pages with it
+    except OSError as error:
+        raise InputError(f"{path.name} cannot be read: {error.strerror}") from None
+
+
+def _numbers(raw: np.memmap, form: str, block: int, name: str) -> Array:
+    if block == 1:
+        with np.errstate(invalid="ignore"):
+            return np.frombuffer(raw.tobytes(), KINDS[form]).astype(np.float64)
+    try:
+        import gguf
+    except ImportError:
+        raise UnavailableError("reading GGUF weights needs gguf", hint="pip install 'llmcalc[live]'") from None
+    try:
+        kind = gguf.GGMLQuantizationType[form.upper()]
+        return np.asarray(gguf.quants.dequantize(np.array(raw), kind), dtype=np.float64)
+    except (NotImplementedError, KeyError):
+        raise UnavailableError(f"tensor {shorten(name)} is {form}, which the gguf package does not read back") from None
