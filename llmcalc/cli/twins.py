@@ -115,6 +115,7 @@ def check_twin(view: View, model: Model, context: int, batch: int, twin: TwinOpt
     loaded = live.runner.weights.loaded
     weights, weights_said = loaded.n_bytes + loaded.buffer_bytes, run_bytes(anatomy, live.dtype)
     cache, cache_said = live.runner.cache(batch, context).n_bytes, cache_bytes(anatomy, context, batch, element)
+    now, grown = memory(device), peak_resident() - peak_before  # what counts activations takes memory of its own
     peak, bound = _activations(live, min(context, 32), batch)
     facts = [
         Fact("device", str(live.device), "device"),
@@ -129,7 +130,7 @@ def check_twin(view: View, model: Model, context: int, batch: int, twin: TwinOpt
             lambda n: f"{exact(n)} B, at most {exact(bound)} predicted",
         ),
         Fact("activation_bytes_bound", bound),
-        *_memory_facts(before, memory(device), peak_resident() - peak_before),
+        *_memory_facts(before, now, grown),
     ]
     return _more(view, facts, live.notes), (weights != weights_said) + (cache != cache_said) + (peak > bound)
 
