@@ -19,7 +19,7 @@ HEAVY = {
     "rich": {"cli/table.py"},
     "torch": {
         *(f"live/{p.name}" for p in (ROOT / "live").glob("*.py")),
-        *(f"cli/{n}_live.py" for n in ("trace", "sample")),
+        *(f"cli/{n}_live.py" for n in ("trace", "sample", "dtype")),
     },
     "transformers": set(),
     "numpy": {

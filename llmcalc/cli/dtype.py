@@ -45,6 +45,8 @@ class Questions:
     plot: Annotated[str | None, typer.Option(help="Draw the tensor's histogram: .svg, .png, .pdf.", metavar="FILE")] = (
         None
     )
+    live: Annotated[bool, typer.Option("--live", help="Cast on a device: bytes measured, bits compared.")] = False
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps or auto.")] = "auto"
 
 
 @takes
@@ -62,9 +64,28 @@ def show(asked: Questions, output: OutputOptions) -> None:
     """
     if sum(x is not None for x in (asked.value, asked.bits, asked.params, asked.model, asked.tensor)) > 1:
         raise InputError("--value, --bits, --params, --model and --tensor are different questions")
+    if asked.live:
+        _live(asked, output)
+        return
+    if asked.device != "auto":
+        raise InputError("--device is where --live casts")
     if asked.plot is not None and asked.tensor is None:
         raise InputError("--plot draws the tensor that --tensor names")
     write(_answer(asked, output.si), output.chosen)
+
+
+def _live(asked: Questions, output: OutputOptions) -> None:
+    if any(x is not None for x in (asked.value, asked.bits, asked.params, asked.model, asked.tensor)):
+        raise InputError("--live casts its own numbers; it goes with a FORMAT alone")
+    from llmcalc.cli.twins import need_live
+
+    need_live()
+    from llmcalc.cli.dtype_live import on_device
+
+    view, wrong = on_device(asked.name, asked.device)
+    write(view, output.chosen)
+    if wrong:
+        raise typer.Exit(1)
 
 
 def _answer(asked: Questions, si: bool) -> View:

@@ -110,3 +110,48 @@ def test_70_billion_in_four_formats(cli: Cli) -> None:
 def test_wrong_input_is_one_line(cli: Cli, args: tuple[object, ...], word: str) -> None:
     ran = cli("dtype", *args)
     assert ran.code == 2 and ran.err.startswith("error: ") and word in ran.err.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_every_boundary_and_a_million_floats(name: str) -> None:
+    """Rounding is monotonic, so the halfway points and their float32 neighbours decide it; then 10^6 floats by them."""
+    if name == "float8_e8m0fnu":
+        pytest.skip("no zero and no sign: its roundings are above")
+    f, kind = FLOATS[name], TYPES[name]
+    codes = [c for c in range(1 << (f.exponent + f.mantissa)) if isinstance(f.decode(c), Fraction)]
+    values = np.array([float(f.decode(c)) for c in codes])  # type: ignore[arg-type]
+    middles = ((values[1:] + values[:-1]) / 2).astype(np.float32)
+    assert np.array_equal(middles.astype(np.float64), (values[1:] + values[:-1]) / 2)
+    for x in (middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(np.inf))):
+        ours = [f.encode(Fraction(float(v))) for v in x]
+        assert np.array_equal([float(f.decode(c)) for c in ours], x.astype(kind).astype(np.float64))  # type: ignore[arg-type]
+    rng = np.random.default_rng(7)
+    numbers = rng.integers(0, 2**32, 1_000_000, dtype=np.uint32).view(np.float32)
+    numbers = np.concatenate([numbers, rng.normal(0, float(values[-1]) / 8, 1_000_000).astype(np.float32)])
+    numbers = numbers[np.abs(numbers) <= values[-1]]
+    size = np.abs(numbers.astype(np.float64))
+    index = np.searchsorted(middles.astype(np.float64), size, side="left")
+    tie = (index < len(middles)) & (size == middles[np.minimum(index, len(middles) - 1)])
+    index += tie & (np.array(codes)[index] % 2 == 1)
+    with np.errstate(all="ignore"):
+        theirs = np.abs(numbers.astype(kind).astype(np.float64))
+    assert np.array_equal(values[index], theirs)
+    for special in ("nan", "inf", "-inf"):
+        if f.kind != "finite":
+            assert f.decode(f.encode(special)) == value(np.float32(special).astype(kind))  # type: ignore[arg-type]
+
+
+def test_where_the_libraries_are_wrong_or_differ() -> None:
+    """torch 2.13: finfo(e5m2fnuz).eps is 0.125, where the code after 1 is 1.25; its cast to e4m3fn saturates."""
+    import torch
+
+    f = FLOATS["float8_e5m2fnuz"]
+    one = f.encode(Fraction(1))
+    assert f.decode(one + 1) == Fraction(5, 4) and f.epsilon == Fraction(1, 4)
+    assert torch.finfo(torch.float8_e5m2fnuz).eps == 0.125 and ml_dtypes.finfo(ml_dtypes.float8_e5m2fnuz).eps == 0.25
+    e4m3 = FLOATS["float8_e4m3fn"]
+    large = torch.tensor([465.0, 1e6, float("inf")])
+    assert large.to(torch.float8_e4m3fn).float().tolist() == [448.0] * 3
+    assert [e4m3.decode(e4m3.encode(Fraction(x), saturate=True)) for x in (465, 10**6)] == [448, 448]
+    assert [e4m3.decode(e4m3.encode(x)) for x in (Fraction(465), Fraction(10**6), "inf")] == ["nan"] * 3
+    assert np.isnan(np.array([465.0, 1e6, np.inf]).astype(ml_dtypes.float8_e4m3fn).astype(float)).all()

@@ -223,3 +223,13 @@ def test_the_table_names_every_format(cli: Cli) -> None:
         assert name in rows
     assert {"int8", "int4", "int2", "ternary", "nf4", "nf4_double", "iq2_xxs", "tq1_0", "q4_k"} <= set(rows)
     assert (rows["q4_k"]["block"], rows["q4_k"]["block_bytes"]) == (256, 144)
+
+
+def test_on_a_device(cli: Cli) -> None:
+    found = said(cli, "--live", "--device", "cpu")
+    assert {r["dtype"] for r in found["rows"]} >= {"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2fnuz"}
+    assert all(r["bytes"] == r["bytes_predicted"] and r["bits_differ"] == 0 for r in found["rows"])
+    assert cli("dtype", "q4_0", "--live").code == 2
+    assert cli("dtype", "--device", "cpu").code == 2
+    if not torch.cuda.is_available():
+        assert cli("dtype", "bf16", "--live", "--device", "cuda").code == 3
