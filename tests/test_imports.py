@@ -30,7 +30,7 @@ HEAVY = {
     },
     "ml_dtypes": {"values/scalar.py"},
     "matplotlib": {"cli/plot.py"},
-    "huggingface_hub": set(),
+    "huggingface_hub": {"sources/hub.py"},
     "tokenizers": {"tokens/fast.py"},
     "gguf": {"live/packed.py", "values/ggml.py", "values/read.py"},
     "sentencepiece": {"tokens/sentencepiece.py"},

@@ -41,7 +41,7 @@ def check(
     llmcalc check path/to/model --live --ctx 4096
     """
     twin.check()
-    found = with_config(model.resolve(), against)
+    found = with_config(model.resolve().with_header(), against)
     if found.header is None:
         raise InputError(
             f"{found.name} has no checkpoint to check",

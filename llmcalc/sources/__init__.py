@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from llmcalc.sources import presets
 from llmcalc.sources.header import Header
 from llmcalc.text import shorten
 
-_HUB = re.compile(r"(hf://)?[\w.-]+/[\w.-]+([@:][\w./-]+)?")
 _INDEX = "model.safetensors.index.json"
 
 
@@ -33,6 +31,15 @@ class Model:
     blocks_only: bool = False
     folder: Path | None = None
     """Where its files lie, for whoever reads more of them than the header."""
+    fetch: Callable[[], Header] | None = None
+    """What reads the header from where the model is, where that is far away."""
+
+    def with_header(self) -> Model:
+        """The model with its header, fetched where it has none yet."""
+        if self.header is not None or self.fetch is None:
+            return self
+        header = self.fetch()
+        return replace(self, header=header, notes=(*self.notes, *header.notes))
 
     @cached_property
     def config(self) -> Config:
@@ -106,23 +113,43 @@ def _from_name(name: str) -> Model:
     path = Path(name)
     if name == "toy" and not path.exists():
         return replace(_from_directory(presets.TOY, "toy"), name="toy", source="the toy model that comes with llmcalc")
-    if _is_path(name, path):
+    inside = ":" in name and "/" in name and not name.startswith((".", "/", "~")) and not path.exists()
+    if not inside and _is_path(name, path):
         return _from_path(path, name)
     preset = presets.find(name)
     if preset and ("/" not in name):
         raw = presets.load(preset)
         notes = () if preset == name else (f"{name} has the sizes of the preset {preset}",)
         return Model(preset, f"preset {preset}: {raw.pop('_source')}", raw, notes=notes)
-    if _HUB.fullmatch(name):
-        raise UnavailableError(
-            f"{shorten(name)} is a hub id, and reading the hub is not built yet",
-            hint=(f"the preset {preset} has its sizes; " if preset else "")
-            + "download config.json and name it, or its directory",
-        )
+    if "/" in name:
+        found = _from_hub(name, preset)
+        if found is not None:
+            return found
     close = presets.close_to(name)
     raise InputError(
         f"no file and no preset is called {shorten(name)!r}",
         hint=(f"close: {', '.join(close)}" if close else "`llmcalc list presets` shows all"),
+    )
+
+
+def _from_hub(name: str, preset: str | None) -> Model | None:
+    """A model of the hub: its config, and a header that is fetched when somebody asks for it."""
+    from llmcalc.sources import config_json, hub
+
+    where = hub.place(name)
+    if where is None:
+        return None
+    try:
+        path = hub.config(where)
+    except UnavailableError as error:
+        if preset is None:
+            raise
+        raise UnavailableError(str(error), hint=f"the preset {preset} has its sizes") from None
+    if path is None:
+        header = hub.header(where)
+        return Model(where.repo, f"hub {where}", None, header, header.notes)
+    return Model(
+        where.repo, f"hub {where}", config_json.read(path), folder=path.parent, fetch=partial(hub.header, where)
     )
 
 

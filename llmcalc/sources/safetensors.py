@@ -7,6 +7,7 @@ data without gaps (huggingface/safetensors, README "Format").
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -147,16 +148,36 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
 
 def read_index(path: Path) -> Header:
     """The headers of all shards that a ``*.safetensors.index.json`` names, as one."""
+    headers = {}
+    for name in shards_of(path):
+        if not _shard(path, name).is_file():
+            raise HeaderError(f"{path.name} names the shard {shorten(name)}, which is missing")
+        headers[name] = read(_shard(path, name))
+    return merge(path, headers)
+
+
+def shards_of(path: Path) -> list[str]:
+    """The shards that an index names, each below the index's own directory."""
+    names = list(dict.fromkeys(_places(path)[1].values()))
+    for name in names:
+        _shard(path, name)
+    return names
+
+
+def _places(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     index = read_json(path, _INDEX_LIMIT)
     places = index.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
         raise HeaderError(f"{path.name}: weight_map is not an object of file names")
-    shards = {name: _shard(path, name) for name in dict.fromkeys(places.values())}
+    return index, places
+
+
+def merge(path: Path, headers: Mapping[str, Header]) -> Header:
+    """The headers of an index's shards as one: what is twice, absent, or contradicts the index is said."""
+    index, places = _places(path)
     tensors: dict[str, Stored] = {}
-    for name, file in shards.items():
-        if not file.is_file():
-            raise HeaderError(f"{path.name} names the shard {shorten(name)}, which is missing")
-        for tensor, stored in read(file).tensors.items():
+    for name, header in headers.items():
+        for tensor, stored in header.tensors.items():
             if tensor in tensors:
                 raise HeaderError(f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in {shorten(name)}")
             tensors[tensor] = stored
