@@ -39,6 +39,8 @@ class Ask:
     pp: int = 1
     sequences: int = 1024
     stored: Mapping[str, tuple[int, int]] | None = None
+    mix: str | None = None
+    """The GGUF file type that ``stored`` is predicted from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def weights_part(ask: Ask) -> Part:
     why += f", {ask.quant or ask.wide.name}"
     if ask.stored is not None:
         n = Dim(stored_bytes(ask.anatomy, ask.stored, ask.tp, kv), "stored_bytes")
-        why = "the tensors of the checkpoint, as stored"
+        why = f"every tensor as a {ask.mix} file has it" if ask.mix else "the tensors of the checkpoint, as stored"
         why += f", as one of {ask.tp} ranks holds them" if ask.tp > 1 else ""
     if base_of(ask.engine) == "vllm":
         extra = rope_bytes(ask.sizes, ask.anatomy.mixers) + absorbed_bytes(ask.anatomy.mixers, ask.tp)

@@ -45,8 +45,9 @@ _FALLBACK = {
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """One tensor of the file: its role, layer, format, elements and bytes."""
+    """One tensor of the file: the weight it comes from, its role, layer, format, elements and bytes."""
 
+    weight: Weight
     role: str
     layer: int
     form: str
@@ -150,7 +151,7 @@ def _tensors(w: Weight, anatomy: Anatomy) -> Iterator[_Tensor]:
 def _typed(w: Weight, tensor: _Tensor, layer: int, kind: str, model: _Model) -> Typed:
     kept = w.op not in ("matmul", "lookup") or len(w.shape) < 2 or w.role in ("router", "embed.position")
     form = "F32" if kept else _fitting(_form(tensor, kind, model, layer), tensor.row)
-    return Typed(tensor.role, layer, form, tensor.elements, dtype(form).bytes_for(tensor.elements))
+    return Typed(w, tensor.role, layer, form, tensor.elements, dtype(form).bytes_for(tensor.elements))
 
 
 def _fitting(form: str, row: int) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.calc.cache.load import Cache
+from llmcalc.calc.mixes import Typed
 from llmcalc.dtypes import DType
 
 
@@ -39,6 +40,21 @@ def layer_weights(anatomy: Anatomy, kind: DType) -> tuple[dict[int, int], int, i
         else:
             output += size
     return layers, output, table
+
+
+def mixed_weights(tensors: Iterable[Typed]) -> tuple[dict[int, int], int, int]:
+    """The same of a GGUF that is not there yet: by its file type, every tensor in its own format."""
+    layers: dict[int, int] = {}
+    output = table = head = 0
+    for t in tensors:
+        if "{layer}" in t.weight.name:
+            layers[t.layer] = layers.get(t.layer, 0) + t.n_bytes
+        elif t.role == "embed.token":
+            table += t.n_bytes
+        else:
+            output += t.n_bytes
+            head += t.role == "head"
+    return layers, output + (0 if head else table), table
 
 
 def header_weights(sizes: Mapping[str, int]) -> tuple[dict[int, int], int, int]:

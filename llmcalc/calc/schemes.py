@@ -134,7 +134,7 @@ def _elements(w: Weight) -> int:
 
 
 def _plain(w: Weight, layer: int, form: str) -> Typed:
-    return Typed(w.role, layer, form, _elements(w), dtype(form).bytes_for(_elements(w)))
+    return Typed(w, w.role, layer, form, _elements(w), dtype(form).bytes_for(_elements(w)))
 
 
 def _packed(w: Weight, name: str, wide: str, experts_alone: bool) -> list[Typed]:
@@ -146,4 +146,13 @@ def _packed(w: Weight, name: str, wide: str, experts_alone: bool) -> list[Typed]
     i, o = (sizes[-2], sizes[-1]) if w.transposed else (sizes[-1], sizes[-2])
     matrices = _elements(w) // (i * o)
     n_bytes = matrices * sum(scheme.pieces(i, o).values())
-    return [Typed(w.role, layer, name, _elements(w), n_bytes) for layer in w.layers.indices]
+    return [Typed(w, w.role, layer, name, _elements(w), n_bytes) for layer in w.layers.indices]
+
+
+def by_role(found: list[Typed]) -> dict[str, tuple[int, int]]:
+    """Bytes and elements of every role of the model's own weights, whatever pieces a file has them in."""
+    sums: dict[str, tuple[int, int]] = {}
+    for t in found:
+        n_bytes, elements = sums.get(t.weight.role, (0, 0))
+        sums[t.weight.role] = (n_bytes + t.n_bytes, elements + t.elements)
+    return sums

@@ -9,7 +9,9 @@ import typer
 
 from llmcalc.calc.fit import Ask, default_utilization, plan
 from llmcalc.calc.kvcache import GGML, base_of
+from llmcalc.calc.mixes import BASES
 from llmcalc.calc.overheads import Sizes
+from llmcalc.calc.schemes import by_role, tensors
 from llmcalc.calc.weights import QUANTISED, native
 from llmcalc.cli.check import result_of
 from llmcalc.cli.fit_view import Subject, offload_view, plan_view
@@ -37,9 +39,10 @@ class DeviceOptions:
     count: Annotated[int, typer.Option(help="Devices: one tensor-parallel rank each, per pipeline stage.")] = 1
     pp: Annotated[int, typer.Option(help="Pipeline stages among the devices.")] = 1
     concurrency: Annotated[str | None, typer.Option(help="Sequences at a time (--batch).", metavar="N")] = None
-    weights: Annotated[str | None, typer.Option(help=f"A dtype, or {', '.join(QUANTISED)}. Default: the model's.")] = (
-        None
-    )
+    weights: Annotated[
+        str | None,
+        typer.Option(help=f"A dtype, {', '.join(QUANTISED)}, or a GGUF file type: q4_k_m. Default: the model's."),
+    ] = None
     utilization: Annotated[float | None, typer.Option(help="Share of the memory that the engine takes.")] = None
     max_seqs: Annotated[
         int | None, typer.Option(help="vLLM's max_num_seqs, which its sampling buffers follow; default 1024.")
@@ -98,7 +101,8 @@ def ask_of(
         if load.batch != "1":
             raise InputError("--concurrency and --batch say the same thing twice")
         load = replace(load, batch=str(count_of("--concurrency", devices.concurrency, "batch")))
-    wide, quant = _weights(found, devices.weights)
+    mix = file_type(devices.weights)
+    wide, quant = _weights(found, None if mix else devices.weights)
     ggml = base_of(load.engine) in GGML
     pp = count if ggml else devices.pp
     header = None if devices.weights is not None else found.header
@@ -116,8 +120,16 @@ def ask_of(
         count // pp,
         pp,
         devices.max_seqs or 1024,
-        None if header is None else stored_by_role(found, header),
+        by_role(tensors(found.anatomy, mix)) if mix else None if header is None else stored_by_role(found, header),
+        mix,
     )
+
+
+def file_type(named: str | None) -> str | None:
+    """The GGUF file type of that name; a float's name is the float, and not a file of it."""
+    known = find_dtype(named) if named is not None else None
+    plain = known is not None and known.block == 1
+    return named.upper() if named is not None and named.upper() in BASES and not plain else None
 
 
 def stored_by_role(found: Model, header: Header) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,16 @@ from functools import partial
 from typing import Any
 
 from llmcalc.calc.fit import Ask, Plan, blocks_in, concurrency, plan, pool_tokens
-from llmcalc.calc.offload import Split, cache_by_layer, header_weights, layer_weights, most_layers, split
+from llmcalc.calc.mixes import mix
+from llmcalc.calc.offload import (
+    Split,
+    cache_by_layer,
+    header_weights,
+    layer_weights,
+    mixed_weights,
+    most_layers,
+    split,
+)
 from llmcalc.calc.overheads import Part, counted
 from llmcalc.calc.parallel import n_decoder_layers
 from llmcalc.calc.ways import Way, degrees, ways
@@ -67,7 +76,7 @@ def _asked(s: Subject) -> list[Fact]:
         Fact("pp", ask.pp),
         Fact("context", int(ask.load.context)),
         Fact("batch", int(ask.load.batch)),
-        Fact("weights", "as stored" if ask.stored is not None else ask.quant or ask.wide.name),
+        Fact("weights", ask.mix or ("as stored" if ask.stored is not None else ask.quant or ask.wide.name)),
         Fact("utilization", ask.utilization),
     ]
 
@@ -245,8 +254,10 @@ def _places(held: Split, answer: Plan, n_layers: int) -> list[Part]:
 def _per_layer(s: Subject) -> tuple[dict[int, int], int, int]:
     """Bytes per layer: from a GGUF's own table, else every tensor in one format."""
     header = s.model.header
+    if s.ask.mix is not None:
+        return mixed_weights(mix(s.ask.anatomy, s.ask.mix))
     if header is not None and s.ask.stored is not None:
         return header_weights({name: t.n_bytes for name, t in header.tensors.items()})
     if s.ask.quant is not None:
-        raise InputError(f"how {s.ask.quant} is offloaded is not known", hint="--weights q8_0, q4_k, or a .gguf file")
+        raise InputError(f"how {s.ask.quant} is offloaded is not known", hint="--weights q8_0, q4_k_m, or a .gguf file")
     return layer_weights(s.ask.anatomy, s.ask.wide)

@@ -106,7 +106,20 @@ def test_llama_cpp_offloads_what_fits(cli: Cli) -> None:
     assert asked(cli, *question, "--device-memory", "6GiB", "--gpu-layers", layers + 1)[0] == 1
     assert found["rows"][0]["why"] == f"{layers - 1} of 32 layers and the output"  # i_gpu_start = n_layer + 1 - ngl
     held = sum(r["bytes"] for r in found["rows"] if r["part"].startswith("weights"))
-    assert held == 8030261248 * 34 // 32  # q8_0: 34 bytes per 32 elements, every tensor
+    assert held == 8_532_934_656  # llama-quantize --dry-run: 8137.64 MiB, norms in float32
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_gguf_file_types(cli: Cli, count: int) -> None:
+    """llama-quantize --dry-run, Llama-3-8B as Q4_K_M: 4,912,898,048 bytes of tensors; two devices share its layers."""
+    words = ("llama-3-8b", "--engine", "llama.cpp", "--ctx", 8192, "--weights", "q4_k_m", "--device", "h100")
+    code, found = asked(cli, *words, "--count", count)
+    assert code == 0
+    held = [r for r in found["rows"] if r["part"].startswith("weights")]
+    n_bytes = sum(r["bytes"] for r in held)  # of the fullest of two
+    assert n_bytes == 4_912_898_048 if count == 1 else 4_912_898_048 / 2 <= n_bytes < 0.55 * 4_912_898_048
+    other = cli("fit", "deepseek-v3.2", "--engine", "llama.cpp", "--weights", "q4_k_m", "--device", "h100")
+    assert other.code == 2 and "not described" in other.err
 
 
 @settings(max_examples=20, deadline=None)
