@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from llmcalc.calc.blockformats import BLOCKS, INTEGERS, Block, Integer
 from llmcalc.calc.floats import Value
+from llmcalc.calc.schemes import SCHEMES
 from llmcalc.cli.view import Column, Fact, View
-from llmcalc.dtypes import GGUF_DTYPES
+from llmcalc.dtypes import GGUF_DTYPES, find_dtype
 from llmcalc.errors import InputError
 from llmcalc.text import safe, shorten
+from llmcalc.units import exact
 
 if TYPE_CHECKING:
     from llmcalc.values.blocks import Coded
@@ -19,8 +21,9 @@ Number = tuple[str, Value]
 
 
 def rows() -> list[dict[str, Any]]:
-    """Every integer and block format, for the table of all."""
-    return [*map(row_of, INTEGERS.values()), *map(row_of, BLOCKS.values())]
+    """Every integer, block format and scheme of matrices, for the table of all."""
+    schemes = [scheme_row(n) for n in SCHEMES if is_scheme(n)]
+    return [*map(row_of, INTEGERS.values()), *map(row_of, BLOCKS.values()), *schemes]
 
 
 _KEYS = "dtype bits block block_bytes sign exponent mantissa bias max min_normal min_subnormal epsilon digits special"
@@ -46,6 +49,25 @@ def row_of(found: Integer | Block) -> dict[str, Any]:
     }
 
 
+def is_scheme(name: str) -> bool:
+    """Whether the name is a way to store matrices and not a format of their elements."""
+    return name in SCHEMES and name not in BLOCKS and find_dtype(name) is None and not name.startswith("mx")
+
+
+def scheme_row(name: str) -> dict[str, Any]:
+    """A scheme's row: bits per weight of a 4096 x 4096 matrix, and its formula."""
+    n_bytes = sum(SCHEMES[name].pieces(4096, 4096).values())
+    return _BLANK | {"dtype": name, "bits": 8 * n_bytes / 4096**2, "special": SCHEMES[name].formula}
+
+
+def scheme_facts(name: str) -> list[Fact]:
+    """What a scheme stores of a 4096 x 4096 matrix, piece by piece."""
+    pieces = SCHEMES[name].pieces(4096, 4096)
+    facts = [Fact("formula", SCHEMES[name].formula, "bits per weight")]
+    facts += [Fact(f"{k}_bytes", n, f"{k}, 4096 x 4096", lambda n: f"{exact(n)} B") for k, n in pieces.items()]
+    return facts
+
+
 def facts_of(found: Integer | Block) -> list[Fact]:
     """What a single format's page says under its row."""
     if isinstance(found, Integer):
@@ -69,12 +91,12 @@ def stored(found: Integer | Block, numbers: list[Number], only: str | None) -> V
     import numpy as np
 
     words = [safe(shorten(word.strip())) for word, _ in numbers]
-    exact = [_finite(word, value, found.name) for word, value in numbers]
-    array = np.array([float(x) for x in exact])
+    finite = [_finite(word, value, found.name) for word, value in numbers]
+    array = np.array([float(x) for x in finite])
     result: list[dict[str, Any]] = []
     facts: list[Fact] = []
     for rule, coded in _coded(found, array, only):
-        result += [_row(found, rule, word, x, coded, i) for i, (word, x) in enumerate(zip(words, exact, strict=True))]
+        result += [_row(found, rule, word, x, coded, i) for i, (word, x) in enumerate(zip(words, finite, strict=True))]
         facts.append(Fact(f"clipped_{rule or 'values'}", coded.clipped))
     columns = [
         Column("value", "number"),

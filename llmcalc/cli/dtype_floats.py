@@ -63,9 +63,10 @@ def limits(name: str | None) -> View:
     block = find(name) if name is not None else None
     if block is not None:
         row = packed.row_of(block)
-        return View(
-            "dtype/1", block.name, [c for c in _COLUMNS if row[c.key] is not None], [row], packed.facts_of(block)
-        )
+        return View("dtype/1", block.name, _filled(row), [row], packed.facts_of(block))
+    if name is not None and packed.is_scheme(name.lower()):
+        row = packed.scheme_row(name.lower())
+        return View("dtype/1", name.lower(), _filled(row), [row], packed.scheme_facts(name.lower()))
     if name is None:
         rows = [_limits(f) for f in every()] + packed.rows()
         return View("dtype/1", f"{len(rows)} formats", _COLUMNS, rows)
@@ -75,7 +76,7 @@ def limits(name: str | None) -> View:
     if f.kind != "scale":
         facts.append(Fact("subnormal", f"(-1)^s·2^{1 - f.bias}·m/{2**f.mantissa}", "where e is 0"))
     row = _limits(f)
-    return View("dtype/1", f.name, [c for c in _COLUMNS if row[c.key] is not None], [row], facts)
+    return View("dtype/1", f.name, _filled(row), [row], facts)
 
 
 def _limits(f: Float) -> dict[str, Any]:
@@ -119,6 +120,11 @@ _COLUMNS = [
     Column("digits", "digits", right=True),
     Column("special", "special values; a block's layout"),
 ]
+
+
+def _filled(row: dict[str, Any]) -> list[Column]:
+    """The columns that a single format has something in."""
+    return [c for c in _COLUMNS if row[c.key] is not None]
 
 
 def stored(formats: list[Float], numbers: list[tuple[str, Value]]) -> View:

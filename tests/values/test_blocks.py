@@ -208,6 +208,12 @@ def test_models(cli: Cli) -> None:
     assert len(everything) > 50
 
 
+def test_schemes_of_matrices(cli: Cli) -> None:
+    found = said(cli, "gptq")
+    assert found["rows"][0]["bits"] == 4.1640625 and found["facts"]["g_idx_bytes"] == 4 * 4096
+    assert {"gptq", "awq", "llm_int8", "hqq4", "mlx4", "fp8_block"} <= {r["dtype"] for r in said(cli)["rows"]}
+
+
 def test_the_table_names_every_format(cli: Cli) -> None:
     rows = {r["dtype"]: r for r in said(cli)["rows"]}
     for name in (
