@@ -11,7 +11,7 @@ LEVELS = {
     **dict.fromkeys(("anatomy", "config", "style"), 1),
     "blocks": 2,
     "families": 3,
-    **dict.fromkeys(("sources", "calc", "tokens", "sampling", "values"), 4),
+    **dict.fromkeys(("sources", "calc", "tokens", "sampling", "values", "course"), 4),
     **dict.fromkeys(("live", "api"), 5),
     **dict.fromkeys(("cli", "__main__", "__init__"), 6),
 }
@@ -25,6 +25,8 @@ HEAVY = {
     "numpy": {
         "sources/logits.py",
         "cli/dtype_blocks.py",
+        "cli/trace_course.py",
+        *(f"course/{p.name}" for p in (ROOT / "course").glob("*.py")),
         *(f"values/{p.name}" for p in (ROOT / "values").glob("*.py")),
         *(f"sampling/{n}.py" for n in ("candidates", "changes", "cuts", "draw", "engines")),
     },

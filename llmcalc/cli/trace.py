@@ -55,10 +55,32 @@ class LiveOptions:
         return [flag for flag, value in flags.items() if value]
 
 
+@dataclass(frozen=True)
+class CourseOptions:
+    """Small calculations, matrix by matrix."""
+
+    toy: Annotated[bool, typer.Option("--toy", help="A model of eight words and width 4: every matrix.")] = False
+    backward: Annotated[bool, typer.Option("--backward", help="With --toy: gradient, and an AdamW step.")] = False
+    std: Annotated[float | None, typer.Option(help="With --toy: spread of the weights.  [0.02]")] = None
+    seed: Annotated[int | None, typer.Option(help="With --toy: seed of the weights.  [0]")] = None
+    attention_by_hand: Annotated[
+        str | None, typer.Option(help="Attention on the matrices in a JSON file.", metavar="FILE")
+    ] = None
+
+    def given(self) -> bool:
+        """Whether one of them is asked for; what goes with --toy alone is an error without it."""
+        if not self.toy and (self.backward or self.std is not None or self.seed is not None):
+            raise InputError("--backward, --std and --seed go with --toy")
+        if self.toy and self.attention_by_hand is not None:
+            raise InputError("--toy and --attention-by-hand are two calculations")
+        return self.toy or self.attention_by_hand is not None
+
+
 @takes
 def trace(
     subject: ModelOptions,
     run: LiveOptions,
+    course: CourseOptions,
     output: OutputOptions,
     batch: Annotated[str, typer.Option(help="Sequences.", metavar="N")] = "1",
     tokens: Annotated[str | None, typer.Option(help="New tokens of each sequence.", metavar="N")] = None,
@@ -75,7 +97,13 @@ def trace(
     llmcalc trace llama-3-8b --tokens 7 --layers 0,31
     llmcalc trace --live --prompt "The weather is"
     llmcalc trace ./SmolLM2 --live --prompt "The capital of France is" --logit-lens
+    llmcalc trace --toy --backward
     """
+    if course.given():
+        if subject.argument or subject.model or run.live:
+            raise InputError("a calculation by hand has its own numbers: no MODEL, no --live")
+        _course(course, output)
+        return
     from llmcalc.cli import trace_view
 
     if not run.live and run.given():
@@ -92,6 +120,13 @@ def trace(
         return
     a = ask(_count("--batch", batch), _count("--tokens", tokens or "5"), _count("--past", past, 0))
     write(trace_view.view(asked, a, _steps(model, a), _stored(model)), output.chosen)
+
+
+def _course(course: CourseOptions, output: OutputOptions) -> None:
+    from llmcalc.cli import trace_course
+
+    by_hand = course.attention_by_hand
+    write(trace_course.of_toy(course) if by_hand is None else trace_course.by_hand(by_hand), output.chosen)
 
 
 def _steps(model: Model, a: Ask) -> list[Step]:
