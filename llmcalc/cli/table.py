@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmcalc.cli.view import Grid, View, cells, closing, formula_text
+from llmcalc.cli.view import Column, Grid, View, cells, closing, formula_text
 
 BANDS = ("on grey30", "on dark_blue", "on dark_green", "on purple4")
 HEAT = ("green", "green", "yellow", "red")
@@ -24,18 +25,11 @@ def show(view: View) -> None:
         console.print()
         console.print(banded(view.bands), soft_wrap=True)
     _, rows = cells(view)
-    if rows:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for column in view.shown_columns():
-            table.add_column(
-                Text(column.heading),
-                justify="right" if column.right else "left",
-                no_wrap=column.right,
-                overflow="fold",
-            )
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        console.print(table)
+    columns = list(view.shown_columns())
+    for i, chosen in enumerate(sections(columns, rows, console.width) if rows else ()):
+        if i:
+            console.print()
+        console.print(section([columns[c] for c in chosen], [[row[c] for c in chosen] for row in rows]))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
@@ -49,6 +43,44 @@ def show(view: View) -> None:
         console.print(heat_map(view.grid, console.width))
     for line in closing(view):
         console.print(Text(line, style="dim"), soft_wrap=False)
+
+
+_FOLDED = 18
+"""Characters below which a column of text is not made narrower."""
+
+
+def sections(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int) -> list[list[int]]:
+    """Columns in groups that fit beside each other; each begins with the first column, which says whose row it is."""
+    widths = []
+    for i, column in enumerate(columns):
+        longest = max(cell_len(row[i]) for row in rows)
+        least = longest if column.right else min(longest, _FOLDED)
+        widths.append(max(least, max(cell_len(word) for word in column.heading.split() or [""])) + 3)
+    groups, used = [[0]], widths[0]
+    for i in range(1, len(columns)):
+        if used + widths[i] > room + 3 and len(groups[-1]) > 1:
+            groups.append([0])
+            used = widths[0]
+        groups[-1].append(i)
+        used += widths[i]
+    return groups
+
+
+def section(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
+    """Some columns as a table."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, column in enumerate(columns):
+        longest = max(cell_len(row[i]) for row in rows)
+        table.add_column(
+            Text(column.heading),
+            justify="right" if column.right else "left",
+            no_wrap=column.right,
+            overflow="fold",
+            min_width=longest if column.right else min(longest, _FOLDED),
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def banded(pieces: Sequence[str]) -> Text:
