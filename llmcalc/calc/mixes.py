@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.calc.flops import in_text
 from llmcalc.dims import product
-from llmcalc.dtypes import dtype
+from llmcalc.dtypes import dtype, find_dtype
 from llmcalc.errors import InputError
 
 _SAME = (
@@ -94,6 +94,13 @@ def mix(anatomy: Anatomy, name: str) -> list[Typed]:
         for layer in w.layers.indices
         for tensor in _tensors(w, anatomy)
     ]
+
+
+def file_type(named: str | None) -> str | None:
+    """The GGUF file type of that name; a float's name is the float, and not a file of it."""
+    known = find_dtype(named) if named is not None else None
+    plain = known is not None and known.block == 1
+    return named.upper() if named is not None and named.upper() in BASES and not plain else None
 
 
 def _facts(anatomy: Anatomy) -> _Model:

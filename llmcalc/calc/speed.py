@@ -7,6 +7,7 @@ bound.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -15,6 +16,7 @@ from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.calc.cache.load import Load
 from llmcalc.calc.cache.plain import formula
 from llmcalc.calc.flops import decode_flop, forward_flop, in_text
+from llmcalc.calc.mixes import mix
 from llmcalc.calc.parallel import SPLIT
 from llmcalc.calc.weights import QUANTISED, quantisable
 from llmcalc.dims import Dim
@@ -41,6 +43,8 @@ class Format:
     packed: Fraction | None = None
     head: bool = False
     whole_head: bool = False
+    each: Mapping[str, Fraction] | None = None
+    """Bytes per element of every weight, by name, where each has its own format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,18 @@ def _hit(weight: Weight, tokens: int) -> Fraction:
     return 1 - missed**tokens if tokens <= 64 else Fraction(1 - float(missed) ** tokens)
 
 
+def mixed_format(anatomy: Anatomy, file_type: str, wide: int) -> Format:
+    """The format of a GGUF file type: every weight in what llama.cpp's quantiser gives it."""
+    sums: dict[str, tuple[int, int]] = {}
+    for t in mix(anatomy, file_type):
+        n_bytes, elements = sums.get(t.weight.name, (0, 0))
+        sums[t.weight.name] = (n_bytes + t.n_bytes, elements + t.elements)
+    return Format(wide, each={name: Fraction(*pair) for name, pair in sums.items()})
+
+
 def _bytes_each(weight: Weight, form: Format) -> Fraction:
+    if form.each is not None:
+        return form.each.get(weight.tied_to or weight.name, Fraction(form.wide))
     packs = quantisable(weight) or (weight.role == "head" and form.head and weight.op == "matmul")
     return form.packed if form.packed is not None and packs else Fraction(form.wide)
 

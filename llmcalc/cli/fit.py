@@ -9,7 +9,7 @@ import typer
 
 from llmcalc.calc.fit import Ask, default_utilization, plan
 from llmcalc.calc.kvcache import GGML, base_of
-from llmcalc.calc.mixes import BASES
+from llmcalc.calc.mixes import file_type
 from llmcalc.calc.overheads import Sizes
 from llmcalc.calc.schemes import by_role, tensors
 from llmcalc.calc.weights import QUANTISED, native
@@ -123,13 +123,6 @@ def ask_of(
         by_role(tensors(found.anatomy, mix)) if mix else None if header is None else stored_by_role(found, header),
         mix,
     )
-
-
-def file_type(named: str | None) -> str | None:
-    """The GGUF file type of that name; a float's name is the float, and not a file of it."""
-    known = find_dtype(named) if named is not None else None
-    plain = known is not None and known.block == 1
-    return named.upper() if named is not None and named.upper() in BASES and not plain else None
 
 
 def stored_by_role(found: Model, header: Header) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from llmcalc.calc.speed import Ask, Format, Peaks, Step, decode, named_format, prefill, ridge
+from llmcalc.calc.mixes import file_type
+from llmcalc.calc.speed import Ask, Format, Peaks, Step, decode, mixed_format, named_format, prefill, ridge
 from llmcalc.calc.weights import QUANTISED, native
 from llmcalc.cli.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
@@ -25,14 +26,15 @@ from llmcalc.units import count, exact, parse_bytes, parse_count, plural, size
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
+_WEIGHTS = f"A dtype, {', '.join(QUANTISED)}, or a GGUF file type: q4_k_m. Default: the model's."
+
+
 @dataclass(frozen=True)
 class SpeedOptions:
     """On what, in which form, how much of the peaks."""
 
     device: Annotated[str | None, typer.Option(help="A device by name (llmcalc list devices).")] = None
-    weights: Annotated[str | None, typer.Option(help=f"A dtype, or {', '.join(QUANTISED)}. Default: the model's.")] = (
-        None
-    )
+    weights: Annotated[str | None, typer.Option(help=_WEIGHTS)] = None
     flops: Annotated[str | None, typer.Option("--flop-rate", help="Peak FLOP/s instead: 989T.", metavar="N")] = None
     bandwidth: Annotated[str | None, typer.Option(help="Bytes per second instead: 3.35TB.", metavar="SIZE")] = None
     link: Annotated[str | None, typer.Option(help="Bytes per second between devices: 450GB.", metavar="SIZE")] = None
@@ -151,6 +153,9 @@ def _format(model: Model, options: SpeedOptions) -> tuple[Format, str]:
     if named is None:
         quant = native(quantisation(model.raw))
         return replace(named_format(quant, wide), whole_head=options.whole_head), quant or own.name
+    mixed = file_type(named)
+    if mixed is not None:
+        return replace(mixed_format(model.anatomy, mixed, wide), whole_head=options.whole_head), mixed
     if named.lower() in QUANTISED:
         return replace(named_format(named.lower(), wide), whole_head=options.whole_head), named.lower()
     if find_dtype(named) is None or dtype(named).block != 1:
