@@ -13,7 +13,7 @@ from llmcalc.calc.floats import FLOATS
 from llmcalc.cli.progress import Progress
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import dtype, find_dtype
-from llmcalc.errors import InputError
+from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model, resolve
 from llmcalc.sources.header import Header
 from llmcalc.text import safe, shorten
@@ -29,6 +29,8 @@ def of_tensor(text: str, form: str | None, plot: str | None) -> View:
     """One tensor through every format, or every tensor of a file."""
     path, name = _split(text)
     found = resolve(path)
+    if found.fetch is not None:
+        raise UnavailableError(f"the weights of {found.name} are not here", hint="download a file of it and name that")
     if found.header is None or found.folder is None:
         raise InputError(f"{shorten(path)} holds no tensors", hint="a .safetensors or .gguf file, or their directory")
     chosen = _format(form)

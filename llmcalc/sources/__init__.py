@@ -34,6 +34,9 @@ class Model:
     fetch: Callable[[], Header] | None = None
     """What reads the header from where the model is, where that is far away."""
 
+    fetch_file: Callable[[str], Path | None] | None = None
+    """What brings one more file of it here, None where it has no such file."""
+
     def with_header(self) -> Model:
         """The model with its header, fetched where it has none yet."""
         if self.header is not None or self.fetch is None:
@@ -149,7 +152,12 @@ def _from_hub(name: str, preset: str | None) -> Model | None:
         header = hub.header(where)
         return Model(where.repo, f"hub {where}", None, header, header.notes)
     return Model(
-        where.repo, f"hub {where}", config_json.read(path), folder=path.parent, fetch=partial(hub.header, where)
+        where.repo,
+        f"hub {where}",
+        config_json.read(path),
+        folder=path.parent,
+        fetch=partial(hub.header, where),
+        fetch_file=partial(hub.file, where),
     )
 
 

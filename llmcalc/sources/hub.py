@@ -60,6 +60,11 @@ def config(where: Place) -> Path | None:
     return _cached(where, "config.json")
 
 
+def file(where: Place, name: str) -> Path | None:
+    """One small file of the repository, a tokenizer's: in the local cache, fetched where it is not there."""
+    return _cached(where, name)
+
+
 def header(where: Place) -> Header:
     """The header of a repository's safetensors, shard by shard, of each the first bytes alone."""
     from llmcalc.sources import safetensors

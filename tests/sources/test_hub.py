@@ -159,6 +159,22 @@ def test_what_goes_wrong_is_one_line(hub: Hub, tmp_path: Path) -> None:
         assert len([x for x in found.err.splitlines() if x and not x.startswith("hint")]) == 1, found.err
 
 
+def test_a_tokenizer_comes_too_and_weights_do_not(hub: Hub, tmp_path: Path) -> None:
+    import llmcalc
+
+    toy = Path(llmcalc.__file__).parent / "presets" / "toy" / "tokenizer.json"
+    (hub.root / "org" / "one" / "tokenizer.json").write_bytes(toy.read_bytes())
+    home = tmp_path / "home"
+    there = ran(hub, home, "tokenize", "--model", "org/one", "Now", "--json")
+    here = ran(hub, home, "tokenize", "--model", "toy", "Now", "--json")
+    assert there.code == 0, there.err
+    assert [r["id"] for r in json.loads(there.out)["rows"]] == [r["id"] for r in json.loads(here.out)["rows"]]
+    assert ran(hub, home, "tokenize", "--model", "org/many", "Now").code == 3
+    weights = ran(hub, home, "dtype", "--tensor", "org/one:lm_head.weight")
+    assert weights.code == 3 and "not here" in weights.err
+    assert not any(path.endswith("model.safetensors") for path in hub.asked)
+
+
 def test_a_hostile_repository(hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     many = hub.root / "org" / "many"
