@@ -34,7 +34,7 @@ HEAVY = {
     "matplotlib": {"cli/plot.py"},
     "huggingface_hub": {"sources/hub.py"},
     "tokenizers": {"tokens/fast.py"},
-    "gguf": {"live/packed.py", "values/ggml.py", "values/read.py"},
+    "gguf": {"values/ggml.py"},
     "sentencepiece": {"tokens/sentencepiece.py"},
     "pyarrow": {"tokens/corpus.py"},
     "jinja2": {"tokens/chat.py"},

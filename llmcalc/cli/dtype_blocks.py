@@ -102,12 +102,12 @@ def stored(found: Integer | Block, numbers: list[Number], only: str | None) -> V
         Column("value", "number"),
         Column("dtype", "dtype"),
         Column("rule", "rule", lambda r: r or ""),
-        Column("scale", "scale", _short, right=True),
-        *([Column("zero_point", "zero point", _short, right=True)] if isinstance(found, Integer) else []),
-        Column("scaled", "x / scale", _short, right=True),
-        Column("code", "code", _short, right=True),
-        Column("stored", "stored", _short, right=True),
-        Column("error", "error", _short, right=True),
+        Column("scale", "scale", short, right=True),
+        *([Column("zero_point", "zero point", short, right=True)] if isinstance(found, Integer) else []),
+        Column("scaled", "x / scale", short, right=True),
+        Column("code", "code", short, right=True),
+        Column("stored", "stored", short, right=True),
+        Column("error", "error", short, right=True),
         Column("note", "", lambda n: n or ""),
     ]
     return View("dtype/1", f"{len(numbers)} numbers in {found.name}", columns, result, facts, notes=_notes(found))
@@ -166,14 +166,12 @@ def _row(found: Integer | Block, rule: str, word: str, x: Fraction, coded: Coded
     return row
 
 
-_LARGEST = {"mxfp8_e4m3": 448, "mxfp8_e5m2": 57344, "mxfp6_e2m3": 7.5, "mxfp6_e3m2": 28, "mxfp4": 6, "nvfp4": 6}
-
-
 def _note(found: Integer | Block, scaled: float | None) -> str | None:
-    largest = _LARGEST.get(found.name)
-    if largest is None or scaled is None or abs(scaled) <= largest:
+    from llmcalc.values.blocks import largest
+
+    if scaled is None or not found.name.startswith(("mx", "nvfp4")) or abs(scaled) <= largest(found.name):
         return None
-    return f"clipped to {largest}"
+    return f"clipped to {largest(found.name):g}"
 
 
 def _notes(found: Integer | Block) -> list[str]:
@@ -191,17 +189,18 @@ def _notes(found: Integer | Block) -> list[str]:
     return []
 
 
-def _short(x: float | None) -> str:
-    return "-" if x is None else f"{x:.9g}"
+def short(x: Any) -> str:
+    """A number in nine digits, a special one by its name."""
+    if x is None:
+        return "-"
+    return x if isinstance(x, str) else f"{x:.9g}"
 
 
 def memory(found: Block, n: int) -> list[tuple[str, int]]:
-    """The bytes of so many weights piece by piece, as the writer names them."""
-    if found.name == "nf4_double":
-        blocks = -(-n // 64)
-        pieces = [("weight", -(-n // 2)), ("absmax", blocks), ("nested_absmax", 4 * -(-blocks // 256))]
-    elif found.name in ("nf4", "bnb_fp4"):
-        pieces = [("weight", -(-n // 2)), ("absmax", 4 * -(-n // 64))]
-    else:
+    """The bytes of so many weights piece by piece, as the writer names them; the tables of a tensor together."""
+    scheme = {"nf4": "nf4", "bnb_fp4": "nf4", "nf4_double": "nf4_double"}.get(found.name)
+    if scheme is None:
         pieces = [("blocks", -(-n // found.block) * found.size)]
+    else:
+        pieces = [(k, b) for k, b in SCHEMES[scheme].pieces(n, 1).items() if not k.endswith("_map")]
     return [*pieces, *([("per_tensor", found.per_tensor)] if found.per_tensor else [])]

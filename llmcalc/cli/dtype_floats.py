@@ -113,10 +113,10 @@ _COLUMNS = [
     Column("block", "block", right=True),
     Column("block_bytes", "bytes", right=True),
     *(Column(k, k, right=True) for k in ("sign", "exponent", "mantissa", "bias")),
-    Column("max", "largest", lambda x: _short(x), right=True),
-    Column("min_normal", "smallest normal", lambda x: _short(x), right=True),
-    Column("min_subnormal", "smallest", lambda x: _short(x), right=True),
-    Column("epsilon", "epsilon", lambda x: _short(x), right=True),
+    Column("max", "largest", packed.short, right=True),
+    Column("min_normal", "smallest normal", packed.short, right=True),
+    Column("min_subnormal", "smallest", packed.short, right=True),
+    Column("epsilon", "epsilon", packed.short, right=True),
     Column("digits", "digits", right=True),
     Column("special", "special values; a block's layout"),
 ]
@@ -135,13 +135,13 @@ def stored(formats: list[Float], numbers: list[tuple[str, Value]]) -> View:
         Column("dtype", "dtype"),
         Column("bits", "s e m"),
         Column("hex", "code", right=True),
-        Column("stored", "stored", _short, right=True),
+        Column("stored", "stored", packed.short, right=True),
         Column("stored_exact", "exactly", shown=False),
-        Column("error", "error", _short, right=True),
-        Column("relative_error", "relative", _short, right=True),
-        Column("saturating", "if it saturates", _short, right=True),
-        Column("below", "next below", _short, right=True),
-        Column("above", "next above", _short, right=True),
+        Column("error", "error", packed.short, right=True),
+        Column("relative_error", "relative", packed.short, right=True),
+        Column("saturating", "if it saturates", packed.short, right=True),
+        Column("below", "next below", packed.short, right=True),
+        Column("above", "next above", packed.short, right=True),
         Column("note", "", lambda n: n or ""),
     ]
     return View("dtype/1", "numbers as they are stored: to nearest, ties to even", columns, rows)
@@ -190,9 +190,3 @@ def _drawn(f: Float, code: int) -> str:
 def _plain(value: Value | None) -> float | str | None:
     """A value for JSON: a float where it is one exactly or nearly, else its name."""
     return float(value) if isinstance(value, Fraction) else "-0.0" if value == "-0" else value
-
-
-def _short(x: Any) -> str:
-    if x is None:
-        return "-"
-    return x if isinstance(x, str) else f"{x:.9g}"

@@ -9,20 +9,10 @@ import torch
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import dtype
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.live.device import choose
+from llmcalc.live.device import FLOATS, choose
 from llmcalc.live.measure import memory
 from llmcalc.units import exact
 
-KINDS = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "float8_e4m3fnuz": torch.float8_e4m3fnuz,
-    "float8_e5m2fnuz": torch.float8_e5m2fnuz,
-}
 N = 1 << 22
 """Numbers that are cast: every sign, exponent and upper mantissa of float32, so all specials and subnormals."""
 
@@ -31,11 +21,11 @@ def on_device(name: str | None, where: str) -> tuple[View, int]:
     """What a cast on a device gives: rows per format, and how many of them are not what was predicted."""
     device = choose(where)
     known = dtype(name).name if name is not None else None
-    if known is not None and known not in KINDS:
-        raise InputError(f"torch casts to no {known}", hint=f"formats: {', '.join(KINDS)}")
+    if known is not None and known not in FLOATS:
+        raise InputError(f"torch casts to no {known}", hint=f"formats: {', '.join(FLOATS)}")
     codes = torch.arange(N, dtype=torch.int64) * (2**32 // N)
     numbers = codes.to(torch.int32).view(torch.float32)
-    rows = [_row(form, kind, numbers, device) for form, kind in KINDS.items() if known in (None, form)]
+    rows = [_row(form, kind, numbers, device) for form, kind in FLOATS.items() if known in (None, form)]
     columns = [
         Column("dtype", "dtype"),
         Column("bytes_predicted", "bytes predicted", exact, right=True),

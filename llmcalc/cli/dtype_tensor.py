@@ -94,10 +94,8 @@ def _measured(
     header: Header, folder: Path, name: str, trips: list[tuple[str, Trip]], progress: Progress
 ) -> tuple[Summary, Detail]:
     from llmcalc.values.measure import detail, summarise
-    from llmcalc.values.read import check
 
     stored = header.tensors[name]
-    check(name, stored)
     source: Callable[[], Iterator[Any]] = partial(_counted, folder, header, name, progress)
     summary = summarise(source, _least(stored.dtype))
     return summary, detail(source, summary, trips)

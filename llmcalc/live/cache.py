@@ -14,6 +14,8 @@ from torch import Tensor
 from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.calc.cache.load import Load
 from llmcalc.errors import UnavailableError
+from llmcalc.live.device import DTYPES, FLOATS
+from llmcalc.live.files import held_bytes
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class Cache:
     @property
     def n_bytes(self) -> int:
         """Bytes of all buffers."""
-        return sum(t.numel() * t.element_size() for t in self.tensors())
+        return held_bytes(self.tensors())
 
 
 def _layer(mixer: Mixer, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> Layer:
@@ -122,15 +124,8 @@ def _layer(mixer: Mixer, batch: int, capacity: int, dtype: torch.dtype, device: 
     return Kept(keys, values, window)
 
 
-_ANY = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "int8": torch.int8,
-}
+_ANY = DTYPES | {"int8": torch.int8} | {name: FLOATS[name] for name in ("float8_e4m3fn", "float8_e5m2")}
+"""Formats that a cache is kept in."""
 
 
 def allocate(anatomy: Anatomy, load: Load, engine: str, device: torch.device) -> list[Tensor]:

@@ -9,6 +9,13 @@ from llmcalc.errors import InputError, UnavailableError
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 """Formats that a model can be run in."""
+FLOATS = DTYPES | {
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+    "float8_e4m3fnuz": torch.float8_e4m3fnuz,
+    "float8_e5m2fnuz": torch.float8_e5m2fnuz,
+}
+"""Formats that torch casts to, by our names."""
 
 
 def choose(name: str = "auto") -> torch.device:

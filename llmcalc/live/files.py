@@ -17,17 +17,10 @@ from torch import Tensor
 
 from llmcalc.dtypes import dtype
 from llmcalc.errors import InputError
+from llmcalc.live.device import FLOATS
 from llmcalc.sources.header import Header, Stored
 
-_TORCH = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "float8_e4m3fnuz": torch.float8_e4m3fnuz,
-    "float8_e5m2fnuz": torch.float8_e5m2fnuz,
+_TORCH = FLOATS | {
     "int64": torch.int64,
     "int32": torch.int32,
     "int16": torch.int16,

@@ -132,15 +132,6 @@ def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
 
 def ggml(rows: Tensor, stored: Stored, name: str) -> Tensor:
     """Rows of ggml blocks to float32, by the ``gguf`` package."""
-    try:
-        import gguf
-    except ImportError:
-        raise UnavailableError("reading GGUF weights needs gguf", hint="pip install 'llmcalc[live]'") from None
-    try:
-        kind = gguf.GGMLQuantizationType[stored.dtype.upper()]
-        numbers = gguf.quants.dequantize(rows.numpy(), kind)
-    except (NotImplementedError, KeyError):
-        raise UnavailableError(f"tensor {name} is {stored.dtype}, which the gguf package does not read back") from None
-    except ValueError as error:
-        raise InputError(f"tensor {name} is not a whole number of {stored.dtype} blocks: {error}") from None
-    return torch.from_numpy(numbers).view(stored.shape)
+    from llmcalc.values.ggml import dequantise
+
+    return torch.from_numpy(dequantise(rows.numpy(), stored.dtype, name)).view(stored.shape)

@@ -72,12 +72,12 @@ def header(where: Place) -> Header:
     path = _cached(where, _INDEX)
     if path is None:
         return _first_bytes(where, _SINGLE)
-    if all((path.parent / name).is_file() for name in safetensors.shards_of(path)):
-        return safetensors.read_index(path)
-    names = safetensors.shards_of(path)
+    index = safetensors.open_index(path)
+    if all(shard.is_file() for shard in index.shards.values()):
+        return safetensors.read_shards(index)
     with ThreadPoolExecutor(_JOBS) as pool:
-        headers = list(pool.map(lambda name: _first_bytes(where, name), names))
-    return safetensors.merge(path, dict(zip(names, headers, strict=True)))
+        headers = list(pool.map(lambda name: _first_bytes(where, name), index.shards))
+    return index.merge(dict(zip(index.shards, headers, strict=True)))
 
 
 def _quiet() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -146,43 +146,55 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
         raise HeaderError(f"{name}: {data - end} bytes after the last tensor belong to no tensor")
 
 
-def read_index(path: Path) -> Header:
-    """The headers of all shards that a ``*.safetensors.index.json`` names, as one."""
-    headers = {}
-    for name in shards_of(path):
-        if not _shard(path, name).is_file():
-            raise HeaderError(f"{path.name} names the shard {shorten(name)}, which is missing")
-        headers[name] = read(_shard(path, name))
-    return merge(path, headers)
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A ``*.safetensors.index.json``: where it lies, what it says, and the shard of every tensor."""
+
+    path: Path
+    raw: Mapping[str, Any]
+    places: Mapping[str, str]
+
+    @property
+    def shards(self) -> dict[str, Path]:
+        """The shards by name, each below the index's own directory."""
+        return {name: _shard(self.path, name) for name in dict.fromkeys(self.places.values())}
+
+    def merge(self, headers: Mapping[str, Header]) -> Header:
+        """The shards' headers as one: what is twice, absent, or contradicts the index is said."""
+        tensors: dict[str, Stored] = {}
+        for name, header in headers.items():
+            for tensor, stored in header.tensors.items():
+                if tensor in tensors:
+                    there = tensors[tensor].file
+                    raise HeaderError(f"tensor {shorten(tensor)} is both in {there} and in {shorten(name)}")
+                tensors[tensor] = stored
+        absent = {tensor: shard for tensor, shard in self.places.items() if tensor not in tensors}
+        metadata = _plain(self.raw.get("metadata"))
+        return Header("safetensors", tensors, metadata, absent, tuple(_contradictions(metadata, tensors)))
 
 
-def shards_of(path: Path) -> list[str]:
-    """The shards that an index names, each below the index's own directory."""
-    names = list(dict.fromkeys(_places(path)[1].values()))
-    for name in names:
-        _shard(path, name)
-    return names
-
-
-def _places(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    index = read_json(path, _INDEX_LIMIT)
-    places = index.get("weight_map")
+def open_index(path: Path) -> Index:
+    """The index in a file; shards outside its directory are refused."""
+    raw = read_json(path, _INDEX_LIMIT)
+    places = raw.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
         raise HeaderError(f"{path.name}: weight_map is not an object of file names")
-    return index, places
+    return Index(path, raw, places)
 
 
-def merge(path: Path, headers: Mapping[str, Header]) -> Header:
-    """The headers of an index's shards as one: what is twice, absent, or contradicts the index is said."""
-    index, places = _places(path)
-    tensors: dict[str, Stored] = {}
-    for name, header in headers.items():
-        for tensor, stored in header.tensors.items():
-            if tensor in tensors:
-                raise HeaderError(f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in {shorten(name)}")
-            tensors[tensor] = stored
-    absent = {tensor: shard for tensor, shard in places.items() if tensor not in tensors}
-    return Header("safetensors", tensors, _plain(index.get("metadata")), absent, tuple(_contradictions(index, tensors)))
+def read_index(path: Path) -> Header:
+    """The headers of all shards that a ``*.safetensors.index.json`` names, as one."""
+    return read_shards(open_index(path))
+
+
+def read_shards(index: Index) -> Header:
+    """The same of an index that has been read."""
+    headers = {}
+    for name, file in index.shards.items():
+        if not file.is_file():
+            raise HeaderError(f"{index.path.name} names the shard {shorten(name)}, which is missing")
+        headers[name] = read(file)
+    return index.merge(headers)
 
 
 def _shard(index: Path, name: str) -> Path:
@@ -198,8 +210,7 @@ def _plain(metadata: Any) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _contradictions(index: dict[str, Any], tensors: dict[str, Stored]) -> list[str]:
-    metadata = _plain(index.get("metadata"))
+def _contradictions(metadata: Mapping[str, Any], tensors: Mapping[str, Stored]) -> list[str]:
     held = {
         "total_size": sum(t.n_bytes for t in tensors.values()),
         "total_parameters": sum(t.elements for t in tensors.values()),

@@ -114,10 +114,9 @@ def of_model(model: Model) -> Tokenizer:
         return of_path(folder / next(t.file for t in model.header.tensors.values()))
     if folder is not None and any((folder / name).is_file() for name in _FILES):
         return of_path(folder)
-    for name in _FILES if model.fetch_file is not None else ():
-        brought = model.fetch_file(name) if model.fetch_file is not None else None
-        if brought is not None:
-            return of_path(brought.parent)
+    brought = next(filter(None, map(model.fetch_file, _FILES)), None) if model.fetch_file is not None else None
+    if brought is not None:
+        return of_path(brought)
     if model.source.startswith("preset") and model.anatomy.family in _OWN:
         return encodings.load(_OWN[model.anatomy.family])
     raise UnavailableError(

@@ -49,6 +49,13 @@ _ELEMENTS = {
 }
 """Microscaling format to its element and the exponent of the element's largest power of two."""
 
+
+def largest(name: str) -> float:
+    """The largest magnitude of a Microscaling format's or NVFP4's element; beyond it a scaled number is clipped."""
+    element = "float4_e2m1" if name == "nvfp4" else _ELEMENTS[name][0]
+    return 127 / 64 if element == "int8" else float(FLOATS[element].largest)
+
+
 RULES = ("floor", "ceil")
 """How the shared exponent is found: OCP's floor(log2 amax) - emax, which clips; or the least that clips nothing."""
 
@@ -60,29 +67,29 @@ def micro(numbers: Array, name: str, rule: str = "floor") -> Coded:
     [896.0, 896.0]
     """
     element, top_exponent = _ELEMENTS[name]
-    largest = 127 / 64 if element == "int8" else float(FLOATS[element].largest)
+    top = largest(name)
     rows = blocks_of(numbers, 32)
     most = np.abs(rows).max(axis=1)
     if rule == "floor":
         exponents = np.frexp(most)[1] - 1 - top_exponent
     else:
-        mantissa, exponents = np.frexp(most / largest)
+        mantissa, exponents = np.frexp(most / top)
         exponents = exponents - (mantissa == 0.5)
     scales = np.ldexp(1.0, np.where(most > 0, np.clip(exponents, -127, 127), -127))
     scaled = rows / scales[:, None]
     codes = np.clip(np.rint(scaled * 64), -127, 127) / 64 if element == "int8" else stored(scaled, element)
-    return _coded(numbers, codes * scales[:, None], codes, scales, np.abs(scaled) > largest)
+    return _coded(numbers, codes * scales[:, None], codes, scales, np.abs(scaled) > top)
 
 
-def nvfp4(numbers: Array, largest: float | None = None) -> Coded:
+def nvfp4(numbers: Array, whole: float | None = None) -> Coded:
     """Blocks of 16 numbers of e2m1, an e4m3 scale for each, and a float32 scale that uses e4m3 up to 448.
 
-    ``largest`` is the tensor's largest magnitude where the numbers are only some of it.
+    ``whole`` is the tensor's largest magnitude where the numbers are only some of it.
     """
     rows = blocks_of(numbers, 16)
     most = np.abs(rows).max(axis=1)
-    whole = float(np.float32((most.max(initial=0.0) if largest is None else largest) / (448 * 6))) or 1.0
-    scales = stored(most / 6 / whole, "float8_e4m3fn") * whole
+    outer = float(np.float32((most.max(initial=0.0) if whole is None else whole) / (448 * 6))) or 1.0
+    scales = stored(most / 6 / outer, "float8_e4m3fn") * outer
     safe = np.where(scales > 0, scales, 1.0)
     scaled = np.where(scales[:, None] > 0, rows / safe[:, None], 0.0)
     codes = stored(scaled, "float4_e2m1")

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmcalc.dtypes import DType
-from llmcalc.errors import UnavailableError
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.text import shorten
 from llmcalc.values.blocks import Coded, blocks_of
 from llmcalc.values.scalar import Array
+
+
+def dequantise(rows: NDArray[np.uint8], form: str, name: str) -> NDArray[np.float32]:
+    """Rows of a tensor's blocks as numbers; what gguf does not read, or no whole number of blocks, is an error."""
+    try:
+        import gguf
+    except ImportError:
+        raise UnavailableError("reading GGUF weights needs gguf", hint="pip install 'llmcalc[live]'") from None
+    try:
+        return np.asarray(gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[form.upper()]))
+    except (NotImplementedError, KeyError):
+        raise UnavailableError(f"tensor {shorten(name)} is {form}, which the gguf package does not read back") from None
+    except ValueError as error:
+        raise InputError(f"tensor {shorten(name)} is not a whole number of {form} blocks: {error}") from None
 
 
 def round_trip(numbers: Array, form: DType) -> Coded:

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from llmcalc.dtypes import dtype
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError
 from llmcalc.sources.header import Header, Stored
 from llmcalc.text import shorten
+from llmcalc.values.ggml import dequantise
 from llmcalc.values.scalar import KINDS, Array
 
 CHUNK = 1 << 20
@@ -62,15 +63,7 @@ def chunks(folder: Path, header: Header, name: str) -> Iterator[Array]:
 
 
 def _numbers(raw: np.memmap, form: str, block: int, name: str) -> Array:
-    if block == 1:
-        with np.errstate(invalid="ignore"):
-            return np.frombuffer(raw.tobytes(), KINDS[form]).astype(np.float64)
-    try:
-        import gguf
-    except ImportError:
-        raise UnavailableError("reading GGUF weights needs gguf", hint="pip install 'llmcalc[live]'") from None
-    try:
-        kind = gguf.GGMLQuantizationType[form.upper()]
-        return np.asarray(gguf.quants.dequantize(np.array(raw), kind), dtype=np.float64)
-    except (NotImplementedError, KeyError):
-        raise UnavailableError(f"tensor {shorten(name)} is {form}, which the gguf package does not read back") from None
+    if block > 1:
+        return dequantise(np.array(raw), form, name).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.frombuffer(raw.tobytes(), KINDS[form]).astype(np.float64)

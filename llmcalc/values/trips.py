@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from llmcalc.calc.blockformats import BLOCKS
 from llmcalc.calc.floats import FLOATS
 from llmcalc.dtypes import dtype
 from llmcalc.errors import InputError
@@ -55,16 +56,10 @@ def _all(columns: int) -> Iterator[tuple[str, str, float, Trip]]:
         block = min(128, columns)
         yield name, f"affine, per {block}", bits + (16 + bits) / block, partial(_by_block, way=affine, block=block)
     for name in _BLOCKS:
-        yield name, "per block", _bits(name), partial(_block, name=name)
+        yield name, "per block", BLOCKS[name].bits, partial(_block, name=name)
     for name in _GGML:
         if columns % dtype(name).block == 0:
             yield name, "per block", dtype(name).bits, partial(_ggml, name=name)
-
-
-def _bits(name: str) -> float:
-    from llmcalc.calc.blockformats import BLOCKS
-
-    return BLOCKS[name].bits
 
 
 def _cast(rows: Array, _: Summary, name: str) -> tuple[Array, int]:
@@ -91,11 +86,11 @@ def _by_block(rows: Array, _: Summary, way: Way, block: int) -> tuple[Array, int
 
 
 def _block(rows: Array, summary: Summary, name: str) -> tuple[Array, int]:
-    if name == "nvfp4":  # its second scale is the whole tensor's
-        return _along_rows(rows, 16, partial(blocks.nvfp4, largest=summary.largest))
     known = blocks.quantiser(name)
     assert known is not None
-    return _along_rows(rows, 64 if name in blocks.TABLES else 32, known)
+    if name == "nvfp4":  # its second scale is the whole tensor's
+        known = partial(blocks.nvfp4, whole=summary.largest)
+    return _along_rows(rows, BLOCKS[name].block, known)
 
 
 def _ggml(rows: Array, _: Summary, name: str) -> tuple[Array, int]:
