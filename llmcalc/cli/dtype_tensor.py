@@ -20,7 +20,7 @@ from llmcalc.text import safe, shorten
 from llmcalc.units import exact
 
 if TYPE_CHECKING:
-    from llmcalc.values.measure import Detail, Summary, Trip
+    from llmcalc.values.measure import Detail, Loss, Summary, Trip
 
 _SHADES = " ▁▂▃▄▅▆▇█"
 
@@ -107,7 +107,10 @@ def _one(header: Header, folder: Path, name: str, form: str | None, plot: str | 
 
     stored = header.tensors[name]
     check(name, stored)
-    chosen = trips(rows_and_columns(stored)[1], form)
+    width = rows_and_columns(stored)[1]
+    chosen = trips(width, form)
+    if not chosen:
+        raise InputError(f"rows of {width} are no whole number of {form} blocks")
     progress = Progress(2 * stored.n_bytes)
     summary, found = _measured(header, folder, name, [(f"{a}|{b}", t) for a, b, _, t in chosen], progress)
     progress.end()
@@ -198,7 +201,7 @@ def _file(found: Model, header: Header, folder: Path, form: str | None) -> View:
                 "zeros": summary.zeros,
                 "not_finite": summary.nan + summary.inf,
                 "outliers": detail.outliers,
-                **({"max_error": loss.largest, "snr_db": loss.snr(summary)} if loss else {}),
+                **({} if form is None else _losses(loss, summary)),
             }
         )
     progress.end()
@@ -217,6 +220,13 @@ def _file(found: Model, header: Header, folder: Path, form: str | None) -> View:
     skipped = len(header.tensors) - len(names)
     notes = [*header.notes, *([f"{skipped} tensors hold no floats, or nothing, and are left out"] if skipped else [])]
     return View("dtype/1", f"{found.name}: {len(names)} tensors", columns, rows, notes=notes)
+
+
+def _losses(loss: Loss | None, summary: Summary) -> dict[str, float | None]:
+    """What a format loses; nothing is said where its blocks do not divide a row."""
+    if loss is None:
+        return {"max_error": None, "snr_db": None}
+    return {"max_error": loss.largest, "snr_db": loss.snr(summary)}
 
 
 def _readable(form: str) -> bool:

@@ -25,11 +25,11 @@ _BLOCKS = ("mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mxfp6_e2m3", "mxfp6_e3m2", "mx
 def trips(columns: int, name: str | None = None) -> list[tuple[str, str, float, Trip]]:
     """Format, how it is scaled, bits per weight and the trip; of all formats or of one, for rows of that width.
 
-    A format that nothing here writes is an InputError.
+    None of a ggml format whose blocks do not divide a row; a format that nothing here writes is an InputError.
     """
     found = [t for t in _all(columns) if name is None or t[0] == name]
-    if not found:
-        known = dict.fromkeys(t[0] for t in _all(columns))
+    if not found and name not in _GGML:
+        known = dict.fromkeys([*(t[0] for t in _all(columns)), *_GGML])
         raise InputError(f"numbers are not put through {name}", hint=f"formats: {', '.join(known)}")
     return found
 

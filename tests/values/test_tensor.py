@@ -168,6 +168,14 @@ def test_a_whole_file(cli: Cli, weights: Path) -> None:
     assert rows["w"]["snr_db"] == alone["snr_db"] and rows["w"]["max_error"] == alone["max_error"]
 
 
+def test_rows_that_no_block_divides(cli: Cli, weights: Path) -> None:
+    """``odd`` has rows of 8, which q8_0 does not divide: it has no losses, and the others have theirs."""
+    rows = {r["name"]: r for r in said(cli, "q8_0", "--tensor", weights)["rows"]}
+    assert rows["odd"]["max_error"] is None and rows["odd"]["snr_db"] is None and rows["w"]["max_error"] > 0
+    alone = cli("dtype", "q8_0", "--tensor", f"{weights}:odd")
+    assert alone.code == 2 and "rows of 8" in alone.err
+
+
 def test_chunks_do_not_show(cli: Cli, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = said(cli, "--tensor", f"{weights}:w")
     monkeypatch.setattr(read, "CHUNK", 256 * 5)
