@@ -26,6 +26,8 @@ HEAVY = {
         "sources/logits.py",
         "cli/dtype_blocks.py",
         "cli/trace_course.py",
+        "cli/matrices.py",
+        "cli/by_hand.py",
         *(f"course/{p.name}" for p in (ROOT / "course").glob("*.py")),
         *(f"values/{p.name}" for p in (ROOT / "values").glob("*.py")),
         *(f"sampling/{n}.py" for n in ("candidates", "changes", "cuts", "draw", "engines")),

@@ -81,6 +81,25 @@ def n_tensors(anatomy: Anatomy) -> int:
     return sum(tensor_count(w) for w in anatomy.weights if w.counted)
 
 
+def explains(anatomy: Anatomy, difference: int) -> str | None:
+    """What a counted total and another one differ by, where it is one thing: a part, the tables, an untied head.
+
+    ``difference`` is the counted total minus the other. A tied head that somebody counts is -V·d, no part of ours.
+    """
+    for group in (*by_part(anatomy), *by_role(anatomy)):
+        if difference and int(group.params) == difference:
+            return f"which is {group.name} ({group.params.formula})"
+    for weight in anatomy.weights:
+        if weight.tied_to and int(weight.per_layer) == -difference:
+            return (
+                f"which is {part_name(weight)}, tied to {weight.tied_to} and counted once ({weight.per_layer.formula})"
+            )
+    for name, kept in (("the lookup tables", embeddings(anatomy)), ("the buffers", -int(buffers(anatomy)))):
+        if difference and int(kept) == difference:
+            return f"which is {name}"
+    return None
+
+
 def tensor_count(weight: Weight) -> int:
     """How many tensors one weight stands for."""
     return len(weight.layers.indices) * (int(weight.experts) if "{expert}" in weight.name else 1)

@@ -63,9 +63,9 @@ def params(
     total = next(f.value for f in view.facts if f.key == "total_params")
     if wanted is not None and wanted != total:
         more = "more" if total > wanted else "fewer"
-        typer.echo(
-            f"expected {exact(wanted)} parameters, found {exact(total)}: {exact(abs(total - wanted))} {more}", err=True
-        )
+        why = None if found.raw is None else calc.explains(found.anatomy, int(total) - wanted)
+        said = f"expected {exact(wanted)} parameters, found {exact(total)}: {exact(abs(total - wanted))} {more}"
+        typer.echo(said + (f", {why}" if why else ""), err=True)
         raise typer.Exit(1)
 
 

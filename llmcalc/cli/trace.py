@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,25 +56,38 @@ class LiveOptions:
         return [flag for flag, value in flags.items() if value]
 
 
+_BY_HAND = (
+    "A small calculation, on its own numbers or on yours: attention, layernorm, rmsnorm, gelu, cosine, residual, "
+    "shortcuts, neuron, gradient-step, positions, dropout, matmul."
+)
+
+
 @dataclass(frozen=True)
 class CourseOptions:
     """Small calculations, matrix by matrix."""
 
     toy: Annotated[bool, typer.Option("--toy", help="A model of eight words and width 4: every matrix.")] = False
+    mlp: Annotated[bool, typer.Option("--mlp", help="With --toy: an MLP in every layer; --layers says how many.")] = (
+        False
+    )
+    norm: Annotated[bool, typer.Option("--norm", help="With --toy: LayerNorm before everything.")] = False
     backward: Annotated[bool, typer.Option("--backward", help="With --toy: gradient, and an AdamW step.")] = False
     std: Annotated[float | None, typer.Option(help="With --toy: spread of the weights.  [0.02]")] = None
     seed: Annotated[int | None, typer.Option(help="With --toy: seed of the weights.  [0]")] = None
     attention_by_hand: Annotated[
         str | None, typer.Option(help="Attention on the matrices in a JSON file.", metavar="FILE")
     ] = None
+    by_hand: Annotated[str | None, typer.Option(help=_BY_HAND, metavar="NAME|JSON|FILE")] = None
 
     def given(self) -> bool:
         """Whether one of them is asked for; what goes with --toy alone is an error without it."""
-        if not self.toy and (self.backward or self.std is not None or self.seed is not None):
-            raise InputError("--backward, --std and --seed go with --toy")
-        if self.toy and self.attention_by_hand is not None:
-            raise InputError("--toy and --attention-by-hand are two calculations")
-        return self.toy or self.attention_by_hand is not None
+        extras = (self.backward, self.mlp, self.norm, self.std is not None, self.seed is not None)
+        if not self.toy and any(extras):
+            raise InputError("--mlp, --norm, --backward, --std and --seed go with --toy")
+        asked = [self.toy, self.attention_by_hand is not None, self.by_hand is not None]
+        if sum(asked) > 1:
+            raise InputError("--toy, --attention-by-hand and --by-hand are one calculation each")
+        return any(asked)
 
 
 @takes
@@ -98,11 +112,13 @@ def trace(
     llmcalc trace --live --prompt "The weather is"
     llmcalc trace ./SmolLM2 --live --prompt "The capital of France is" --logit-lens
     llmcalc trace --toy --backward
+    llmcalc trace --by-hand layernorm
+    llmcalc trace --by-hand '{"gelu": [0.5, -0.5]}'
     """
     if course.given():
         if subject.argument or subject.model or run.live:
             raise InputError("a calculation by hand has its own numbers: no MODEL, no --live")
-        _course(course, output)
+        _course(course, subject, output)
         return
     from llmcalc.cli import trace_view
 
@@ -122,11 +138,21 @@ def trace(
     write(trace_view.view(asked, a, _steps(model, a), _stored(model)), output.chosen)
 
 
-def _course(course: CourseOptions, output: OutputOptions) -> None:
-    from llmcalc.cli import trace_course
+def _course(course: CourseOptions, subject: ModelOptions, output: OutputOptions) -> None:
+    others = sorted(set(subject.sizes()) - ({"layers"} if course.toy else set()))
+    if others:
+        raise InputError(f"--{others[0].replace('_', '-')} does not change a calculation by hand")
+    if course.toy:
+        from llmcalc.cli.trace_course import of_toy
 
-    by_hand = course.attention_by_hand
-    write(trace_course.of_toy(course) if by_hand is None else trace_course.by_hand(by_hand), output.chosen)
+        view = of_toy(course, subject.sizes().get("layers", 1))
+    else:
+        from llmcalc.cli.by_hand import attention_by_hand, by_hand
+        from llmcalc.sources.json_file import read_json
+
+        path = course.attention_by_hand
+        view = by_hand(course.by_hand or "") if path is None else attention_by_hand(read_json(Path(path)))
+    write(view, output.chosen)
 
 
 def _steps(model: Model, a: Ask) -> list[Step]:

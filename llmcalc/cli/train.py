@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
+from llmcalc.text import shorten
 from llmcalc.units import count, exact, parse_bytes, parse_count, size
 
 PRECISIONS = {"bf16-mixed": "accelerate", "bf16": "bf16", "fp32": "fp32"}
@@ -65,6 +67,10 @@ class RunOptions:
     step_time: Annotated[float | None, typer.Option(help="Seconds of a measured step: its MFU.")] = None
     flop_convention: Annotated[str, typer.Option(help="Attention: causal, full (PaLM) or none (6·N·D).")] = "causal"
     link: Annotated[str | None, typer.Option(help="Bytes per second between ranks: 50GB.", metavar="SIZE")] = None
+    rank_seconds: Annotated[
+        str | None,
+        typer.Option(help="Seconds that each rank computes in a step: the slowest decides.", metavar="S,..."),
+    ] = None
     watts: Annotated[float | None, typer.Option(help="Power of one device, for the energy of a run.")] = None
     live: Annotated[bool, typer.Option("--live", help="One real step of AdamW on random weights: small models.")] = (
         False
@@ -204,7 +210,8 @@ def _view(model: Model, r: Recipe, answer: Training, o: RecipeOptions, run: RunO
         Fact("ranks", ranks, "ranks", exact),
         Fact("state_bytes_per_param", _per_param(answer), "bytes of state per parameter", lambda x: f"{x:.4g}"),
         *_work(model, r, o, run, ranks),
-        *_traffic(model, r, o, run, si),
+        *(sent := _traffic(model, r, o, run, si)),
+        *(_step(run.rank_seconds, sent, ranks) if run.rank_seconds is not None else ()),
     ]
     notes = [*model.notes, *model.anatomy.notes, f"{r.like}: {r.profile.source}"]
     notes.append("states are exact; activations and logits follow the formula that their row names")
@@ -302,3 +309,23 @@ def _traffic(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, si: boo
         return "\n".join(lines)
 
     return [Fact("traffic", rows, "sent by a rank per step", said)]
+
+
+def _step(text: str, found: Sequence[Fact], ranks: int) -> list[Fact]:
+    """A synchronous step: it takes as long as its slowest rank, and what is sent after that, nothing overlapping."""
+    try:
+        seconds = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InputError(f"--rank-seconds is {shorten(text)!r}; it is seconds between commas") from None
+    if len(seconds) != ranks or not all(0 < s < 1e9 for s in seconds):
+        raise InputError(f"--rank-seconds needs {ranks} times above zero, one for each rank")
+    slowest = max(seconds)
+    which = seconds.index(slowest)
+    facts = [
+        Fact("compute_s", slowest, "computing takes", lambda s: f"{s:g} s, as long as the slowest, rank {which}"),
+        Fact("waiting_s", [slowest - s for s in seconds], "ranks wait", lambda ws: ", ".join(f"{w:g} s" for w in ws)),
+    ]
+    sent = [t["seconds"] for fact in found for t in fact.value]
+    if all(s is not None for s in sent):
+        facts.append(Fact("step_s", slowest + sum(sent), "the step", lambda s: f"{s:.4g} s, nothing overlapping"))
+    return facts

@@ -219,8 +219,8 @@ def to_plain(view: View) -> str:
         for row in [headings, *rows]:
             padded = [_pad(cell, widths[i], columns[i].right) for i, cell in enumerate(row)]
             lines.append("  ".join(padded).rstrip())
-        lines.append("")
     facts = view.shown_facts()
+    lines += [""] if rows and facts else []
     label_width = max([width(str(f.label)) for f in facts], default=0)
     for fact in facts:
         shown = fact.show(fact.value).replace("\n", "\n" + " " * (label_width + 2))

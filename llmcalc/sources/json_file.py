@@ -17,13 +17,24 @@ def read_json(path: Path, limit: int = LIMIT) -> dict[str, Any]:
         size = path.stat().st_size
         if size > limit:
             raise InputError(f"{path.name} has {size} bytes; at most {limit} are read")
-        value = json.loads(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or 'unreadable'}") from None
+    return parse_json(data, path.name)
+
+
+def parse_json(data: bytes | str, name: str) -> dict[str, Any]:
+    """The JSON object in a text; ``name`` says in an error whose it is.
+
+    >>> parse_json('{"n": 1}', "a text")
+    {'n': 1}
+    """
+    try:
+        value = json.loads(data)
     except RecursionError:
-        raise InputError(f"{path.name} is nested too deeply to be read") from None
+        raise InputError(f"{name} is nested too deeply to be read") from None
     except ValueError as error:
-        raise InputError(f"{path.name} is not JSON: {error}") from None
+        raise InputError(f"{name} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InputError(f"{path.name} holds a JSON {type(value).__name__}, not an object")
+        raise InputError(f"{name} holds a JSON {type(value).__name__}, not an object")
     return value
