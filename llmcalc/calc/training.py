@@ -136,10 +136,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The moment at which most is held, and what is held then."""
+    """A moment of a step, and what is held then, by name."""
 
     moment: str
-    n_bytes: int
+    held: tuple[tuple[str, int], ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """All that is held then."""
+        return sum(n for _, n in self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,21 +313,25 @@ def _packed_bytes(weights: Sequence[Weight], packed: Fraction) -> int:
 def _peaks(r: Recipe, parts: Sequence[Part], params: int, added: int) -> tuple[Peak, ...]:
     """Loss backward, end of forward, optimizer step: what each moment holds."""
     by = {p.name: p.n_bytes for p in parts}
-    states = by["weights"] + by.get("adapters", 0) + by.get("master", 0) + by["optimizer"]
-    grads = by["gradients"] if r.keep_grads or r.profile.activations != "hf" else 0
-    alive = states + grads + by["activations"] + by.get("gathered", 0)
-    cast = by.get("casts", 0)
-    logits = by["logits"]
-    trainable = added or params
+    ours = r.profile.activations == "hf"
+    states = {name: by.get(name, 0) for name in ("weights", "adapters", "master", "optimizer")}
+    kept = by["gradients"] if r.keep_grads or not ours else 0
+    alive = {**states, "gradients": kept, "activations": by["activations"], "gathered": by.get("gathered", 0)}
+    casts, recomputed = by.get("casts", 0), by.get("recomputed", 0)
     unit = r.profile.adapter if added else r.profile.weights
-    step = states + by["gradients"] + (unit * trainable // _shards(r, 1) if r.profile.extra else 0)
-    forward = alive + logits * 10 // 14 + by.get("forward casts", cast)
-    return (
-        Peak("backward of the loss", alive + logits + cast + by.get("recomputed", 0) * (r.profile.activations != "hf")),
-        Peak("end of forward", forward),
-        Peak("backward of a layer", alive + by["gradients"] - grads + by.get("recomputed", 0) + cast),
-        Peak("optimizer step", step),
-    )
+    copy = unit * (added or params) // _shards(r, 1) if r.profile.extra else 0
+    moments = {
+        "backward of the loss": {
+            **alive,
+            "logits": by["logits"],
+            "casts": casts,
+            "recomputed": 0 if ours else recomputed,
+        },
+        "end of forward": {**alive, "logits": by["logits"] * 10 // 14, "casts": by.get("forward casts", casts)},
+        "backward of a layer": {**alive, "gradients": by["gradients"], "recomputed": recomputed, "casts": casts},
+        "optimizer step": {**states, "gradients": by["gradients"], "copy of what is updated": copy},
+    }
+    return tuple(Peak(name, tuple((k, n) for k, n in held.items() if n)) for name, held in moments.items())
 
 
 def zero_bytes(params: Fraction, dp: int, level: int, optimizer: int = 12) -> Fraction:

@@ -52,7 +52,7 @@ def check(
     view, wrong = view_of(found, found.header, result, output), 0
     if twin.live and not result.differences:
         view, wrong = check_twin(view, found, ctx, batch, twin)
-    write(view, output.chosen)
+    write(view, output)
     if wrong:
         raise typer.Exit(1)
     if result.differences:

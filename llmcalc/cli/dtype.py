@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from llmcalc.cli import dtype_blocks as packed
 from llmcalc.cli import dtype_floats as floats
 from llmcalc.cli.options import OutputOptions, takes
 from llmcalc.cli.output import write
+from llmcalc.cli.pictures import as_bars, by_bytes
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import DTYPES, dtype
 from llmcalc.errors import InputError
@@ -42,9 +44,6 @@ class Questions:
         str | None,
         typer.Option(help="Real weights: what they are, and what formats make of them.", metavar="FILE[:NAME]"),
     ] = None
-    plot: Annotated[str | None, typer.Option(help="Draw the tensor's histogram: .svg, .png, .pdf.", metavar="FILE")] = (
-        None
-    )
     live: Annotated[bool, typer.Option("--live", help="Cast on a device: bytes measured, bits compared.")] = False
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps or auto.")] = "auto"
 
@@ -69,9 +68,7 @@ def show(asked: Questions, output: OutputOptions) -> None:
         return
     if asked.device != "auto":
         raise InputError("--device is where --live casts")
-    if asked.plot is not None and asked.tensor is None:
-        raise InputError("--plot draws the tensor that --tensor names")
-    write(_answer(asked, output.si), output.chosen)
+    write(_answer(asked, output.si), output)
 
 
 def _live(asked: Questions, output: OutputOptions) -> None:
@@ -83,7 +80,7 @@ def _live(asked: Questions, output: OutputOptions) -> None:
     from llmcalc.cli.dtype_live import on_device
 
     view, wrong = on_device(asked.name, asked.device)
-    write(view, output.chosen)
+    write(view, output)
     if wrong:
         raise typer.Exit(1)
 
@@ -100,7 +97,7 @@ def _answer(asked: Questions, si: bool) -> View:
     if asked.tensor is not None:
         from llmcalc.cli.dtype_tensor import of_tensor
 
-        return of_tensor(asked.tensor, name, asked.plot)
+        return of_tensor(asked.tensor, name)
     if asked.params is not None:
         return _memory(parse_count(asked.params), name, si)
     if asked.value:
@@ -152,4 +149,6 @@ def _memory(n: int, name: str | None, si: bool) -> View:
         Column("bytes", "", lambda b: size(b, si=si), right=True),
     ]
     notes = ["every parameter in one format: a quantised model keeps some tensors wider (`llmcalc dtype --model`)"]
-    return View("dtype/1", f"{exact(n)} parameters", columns, rows, facts, notes=notes)
+    title = f"{exact(n)} parameters"
+    drawn = partial(as_bars, title, rows, "dtype", "bytes", "bytes", by_bytes(si))
+    return View("dtype/1", title, columns, rows, facts, notes=notes, picture=drawn)

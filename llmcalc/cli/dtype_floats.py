@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from llmcalc.calc.blockformats import find
 from llmcalc.calc.floats import FLOATS, Float, Value
 from llmcalc.cli import dtype_blocks as packed
+from llmcalc.cli.pictures import formats
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import dtype, find_dtype
 from llmcalc.errors import InputError
@@ -69,14 +71,14 @@ def limits(name: str | None) -> View:
         return View("dtype/1", name.lower(), _filled(row), [row], packed.scheme_facts(name.lower()))
     if name is None:
         rows = [_limits(f) for f in every()] + packed.rows()
-        return View("dtype/1", f"{len(rows)} formats", _COLUMNS, rows)
+        return View("dtype/1", f"{len(rows)} formats", _COLUMNS, rows, picture=partial(formats, "bits", rows))
     f = named(name)
     facts = [Fact("layout", "s" * f.sign + "e" * f.exponent + "m" * f.mantissa, "layout")]
     facts.append(Fact("value", f"(-1)^s·2^(e - {f.bias})·(1 + m/{2**f.mantissa})", "a code means"))
     if f.kind != "scale":
         facts.append(Fact("subnormal", f"(-1)^s·2^{1 - f.bias}·m/{2**f.mantissa}", "where e is 0"))
     row = _limits(f)
-    return View("dtype/1", f.name, _filled(row), [row], facts)
+    return View("dtype/1", f.name, _filled(row), [row], facts, picture=partial(formats, f.name, [row]))
 
 
 def _limits(f: Float) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.calc.mixes import BASES, Typed, mix
 from llmcalc.calc.schemes import SCHEMES, tensors
+from llmcalc.cli.pictures import as_bars, by_bytes
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sources import resolve
@@ -48,7 +50,9 @@ def _all(anatomy: Anatomy, name: str, si: bool) -> View:
         Column("about", "bits of a packed weight", lambda a: a or ""),
     ]
     n = sum(t.elements for t in tensors(anatomy, "bfloat16"))
-    return View("dtype/1", f"{name}: {exact(n)} parameters in every format", columns, rows, notes=NOTES)
+    title = f"{name}: {exact(n)} parameters in every format"
+    drawn = partial(as_bars, title, rows, "format", "bytes", "bytes", by_bytes(si))
+    return View("dtype/1", title, columns, rows, notes=NOTES, picture=drawn)
 
 
 def _one(anatomy: Anatomy, name: str, form: str, si: bool) -> View:
@@ -90,7 +94,9 @@ def _one(anatomy: Anatomy, name: str, form: str, si: bool) -> View:
     key = form.lower()
     if key in SCHEMES:
         facts.append(Fact("formula", SCHEMES[key].formula, "bits per weight"))
-    return View("dtype/1", f"{name} in {form}", columns, rows, facts, notes=[NOTES[form.upper() in BASES]])
+    title, notes = f"{name} in {form}", [NOTES[form.upper() in BASES]]
+    drawn = partial(as_bars, title, rows, "role", "bytes", "bytes", by_bytes(si))
+    return View("dtype/1", title, columns, rows, facts, notes=notes, picture=drawn)
 
 
 def _sums(group: list[Typed]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmcalc.calc.blockformats import find
 from llmcalc.calc.floats import FLOATS
+from llmcalc.cli.picture import Histogram
 from llmcalc.cli.progress import Progress
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import dtype, find_dtype
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _SHADES = " ▁▂▃▄▅▆▇█"
 
 
-def of_tensor(text: str, form: str | None, plot: str | None) -> View:
+def of_tensor(text: str, form: str | None) -> View:
     """One tensor through every format, or every tensor of a file."""
     path, name = _split(text)
     found = resolve(path)
@@ -37,11 +38,9 @@ def of_tensor(text: str, form: str | None, plot: str | None) -> View:
     if name is None and len(found.header.tensors) == 1:
         name = next(iter(found.header.tensors))
     if name is None:
-        if plot is not None:
-            raise InputError("--plot draws one tensor", hint="name it: --tensor FILE:name")
         return _file(found, found.header, found.folder, chosen)
     _known(found.header, name)
-    return _one(found.header, found.folder, name, chosen, plot)
+    return _one(found.header, found.folder, name, chosen)
 
 
 def _split(text: str) -> tuple[str, str | None]:
@@ -101,7 +100,7 @@ def _measured(
     return summary, detail(source, summary, trips)
 
 
-def _one(header: Header, folder: Path, name: str, form: str | None, plot: str | None) -> View:
+def _one(header: Header, folder: Path, name: str, form: str | None) -> View:
     from llmcalc.values.read import check, rows_and_columns
     from llmcalc.values.trips import trips
 
@@ -139,13 +138,10 @@ def _one(header: Header, folder: Path, name: str, form: str | None, plot: str | 
         Column("clipped", "clipped", exact, right=True),
         Column("flushed", "became 0", exact, right=True),
     ]
-    if plot is not None:
-        from llmcalc.cli.plot import histogram
-
-        histogram(plot, name, [float(e) for e in found.edges], [int(c) for c in found.counts])
     title = f"{safe(shorten(name))}: {list(stored.shape)} {stored.dtype}"
     notes = [*header.notes, "round to nearest; the writers' own searches for better scales are not run"]
-    return View("dtype/1", title, columns, rows, _facts(summary, found), notes)
+    drawn = partial(Histogram, title, [float(e) for e in found.edges], [int(c) for c in found.counts])
+    return View("dtype/1", title, columns, rows, _facts(summary, found), notes, picture=drawn)
 
 
 def _facts(s: Summary, found: Detail) -> list[Fact]:

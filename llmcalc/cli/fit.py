@@ -79,7 +79,7 @@ def fit(
     else:
         answer = plan(subject.ask)
         view, fits = plan_view(subject, answer, output), answer.verdict == "yes"
-    write(view, output.chosen)
+    write(view, output)
     if not fits:
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmcalc.calc.fit import Ask, Plan, blocks_in, concurrency, plan, pool_tokens
 from llmcalc.calc.mixes import mix
@@ -29,6 +29,9 @@ from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device
 from llmcalc.units import exact, plural, size
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 VERDICTS = {"yes": "fits", "no": "does not fit", "unsure": "is too close to call"}
 
@@ -62,7 +65,16 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
         Fact("degree_bytes", shares, "weights of the fullest device, by degree", lambda f: _degrees(f, si)),
     ]
     notes = [*s.model.notes, *s.model.anatomy.notes, *answer.notes, *_notes(s)]
-    return View("fit/1", title, _columns(si), _rows(parts), facts, notes, describe(s.model), output.explain)
+    drawn = partial(_picture, title, [("device", parts)], answer.usable, si)
+    rows, model = _rows(parts), describe(s.model)
+    return View("fit/1", title, _columns(si), rows, facts, notes, model, output.explain, picture=drawn)
+
+
+def _picture(title: str, bars: list[tuple[str, list[Part]]], usable: int, si: bool) -> Picture:
+    from llmcalc.cli import pictures
+
+    shown = [(place, [(p.name, int(p.n_bytes)) for p in parts]) for place, parts in bars]
+    return pictures.places(title, shown, ("usable", usable), si)
 
 
 def _asked(s: Subject) -> list[Fact]:
@@ -234,8 +246,11 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
     ]
     title = f"{s.model.name} on {s.device.name}, {s.ask.engine}: {word}"
     notes = [*s.model.notes, *answer.notes, *_notes(s)]
-    rows = _rows(_places(held, answer, n_layers))
-    view = View("fit/1", title, _columns(output.si), rows, facts, notes, describe(s.model), output.explain)
+    parts = _places(held, answer, n_layers)
+    here, there = [p for p in parts if "main memory" not in p.name], [p for p in parts if "main memory" in p.name]
+    drawn = partial(_picture, title, [("device", here), ("main memory", there)], answer.usable, output.si)
+    columns, rows = _columns(output.si), _rows(parts)
+    view = View("fit/1", title, columns, rows, facts, notes, describe(s.model), output.explain, picture=drawn)
     return view, fits
 
 

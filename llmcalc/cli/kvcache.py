@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmcalc.calc.cache.load import Cache, Load, Row
-from llmcalc.calc.kvcache import mha_bytes, scale_bytes
+from llmcalc.calc.kvcache import engine_for, mha_bytes, scale_bytes
 from llmcalc.cli.kvcompare import answer_for, compared, with_changes, with_draft, with_memory
 from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, default_dtype
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
@@ -22,6 +23,9 @@ from llmcalc.dtypes import CACHE_DTYPES
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.units import exact, parse_bytes, plural, size
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 
 @takes
@@ -38,7 +42,6 @@ def kvcache(
     ] = None,
     draft: Annotated[str | None, typer.Option(help="A draft model whose cache comes on top.", metavar="MODEL")] = None,
     limit: Annotated[str | None, typer.Option("--max", help="Exit 1 if the cache takes more: 8GiB.")] = None,
-    plot: Annotated[bool, typer.Option("--plot", help="With --memory: draw the grid as a heat map.")] = False,
 ) -> None:
     """The cache of keys, values and states: bytes, layer by layer, per engine.
 
@@ -51,8 +54,6 @@ def kvcache(
     twin.check()
     most = parse_bytes(limit) if limit is not None else None
     budget = parse_bytes(memory) if memory is not None else None
-    if plot and budget is None:
-        raise InputError("--plot draws what fits into --memory", hint="add --memory 24GiB")
     engines.check(load.engine)
     found = model.resolve()
     asked = build_load(found, load, engines)
@@ -60,10 +61,11 @@ def kvcache(
     if draft is not None:
         answer = with_draft(answer, draft, asked, load.engine)
     view = _view(found, asked, answer, output)
+    view = replace(view, picture=partial(_growth, view.title, found, asked, load.engine, output.si))
     if load.kv_dtype is None and (why := default_dtype(found, load.engine)[1]):
         view = replace(view, notes=[*view.notes, why])
     if budget is not None:
-        view = with_memory(view, found, asked, load.engine, budget, plot, output.si)
+        view = with_memory(view, found, asked, load.engine, budget, output.si)
     if vs:
         view = with_changes(view, compared(model, load, engines, vs, alone), output.si)
     wrong = 0
@@ -71,10 +73,18 @@ def kvcache(
         if draft is not None:
             raise InputError("--live allocates one model's cache: it does not go with --draft")
         view, wrong = kv_twin(view, found, asked, load.engine, twin)
-    write(view, output.chosen)
+    write(view, output)
     if wrong:
         raise typer.Exit(1)
     _stay_below(int(answer.kv_bytes), most)
+
+
+def _growth(title: str, found: Model, load: Load, engine: str, si: bool) -> Picture:
+    from llmcalc.cli import pictures
+
+    mha = int(mha_bytes(found.anatomy, load)) if load.key_dtype.name not in CACHE_DTYPES and load.tp == 1 else 0
+    longest = found.longest_context or int(load.context)
+    return pictures.cache_growth(title, engine_for(engine)[0], found.anatomy, load, longest, mha, si)
 
 
 def _stay_below(n_bytes: int, most: int | None) -> None:

@@ -51,7 +51,7 @@ def with_draft(answer: Cache, draft: str, load: Load, engine: str) -> Cache:
     )
 
 
-def with_memory(view: View, found: Model, load: Load, engine: str, memory: int, plot: bool, si: bool) -> View:
+def with_memory(view: View, found: Model, load: Load, engine: str, memory: int, si: bool) -> View:
     """The other way round: the longest context, the largest batch, and a grid of both."""
     if memory < 2**20:
         raise InputError(f"--memory is {exact(memory)} bytes, less than a MiB", hint="name the unit: 80GB or 80GiB")
@@ -68,7 +68,8 @@ def with_memory(view: View, found: Model, load: Load, engine: str, memory: int, 
         Fact("grid", cells),
     ]
     notes = [*view.notes, "the cache alone: weights and working memory need room too"]
-    return replace(view, facts=facts, notes=notes, grid=_grid(cells, memory, plot, si))
+    grid = _grid(cells, memory, si)
+    return replace(view, facts=facts, notes=notes, grid=grid, picture=grid.picture)
 
 
 def _limit(n: int | None) -> str:
@@ -88,7 +89,7 @@ def _cells(found: Model, load: Load, engine: str, memory: int) -> list[dict[str,
     return cells
 
 
-def _grid(cells: list[dict[str, Any]], memory: int, plot: bool, si: bool) -> Grid:
+def _grid(cells: list[dict[str, Any]], memory: int, si: bool) -> Grid:
     """The cells as a heat map: share of the memory, a dash where it does not fit."""
     contexts = list(dict.fromkeys(c["context"] for c in cells))
     batches = list(dict.fromkeys(c["batch"] for c in cells))
@@ -100,7 +101,6 @@ def _grid(cells: list[dict[str, Any]], memory: int, plot: bool, si: bool) -> Gri
         [exact(b) for b in batches],
         [[size(by[c, b], si=si) if by[c, b] <= memory else "-" for b in batches] for c in contexts],
         [[by[c, b] / memory for b in batches] for c in contexts],
-        plot,
     )
 
 

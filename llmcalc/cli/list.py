@@ -33,7 +33,7 @@ def list_known(
         raise InputError(f"there is no list of {what!r}", hint=f"lists: {', '.join(lists)}")
     columns, rows = lists[what]()
     view = View("list/1", f"{len(rows)} {what}", columns, rows, [Fact("what", what), Fact("count", len(rows))])
-    write(view, output.chosen)
+    write(view, output)
 
 
 Listing = tuple[list[Column], list[dict[str, Any]]]

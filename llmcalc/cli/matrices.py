@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.course.attention import Step
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 
 def view(title: str, steps: Sequence[Step], facts: Sequence[Fact]) -> View:
@@ -29,7 +34,15 @@ def view(title: str, steps: Sequence[Step], facts: Sequence[Fact]) -> View:
         Column("values", "row", lambda v: row([float(x) for x in v])),
     ]
     whole = {s.name: [[_number(x) for x in values] for values in s.values] for s in steps}
-    return View("trace-toy/1", title, columns, rows, [*facts, Fact("matrices", whole)])
+    maps = [s for s in steps if s.name.startswith("weights") and s.formula.startswith("softmax")]
+    drawn = partial(_picture, f"{title}: {maps[-1].name}", maps[-1]) if maps else None
+    return View("trace-toy/1", title, columns, rows, [*facts, Fact("matrices", whole)], picture=drawn)
+
+
+def _picture(title: str, step: Step) -> Picture:
+    from llmcalc.cli import pictures
+
+    return pictures.weights(title, step.values.tolist())
 
 
 def _number(x: float) -> float | str:

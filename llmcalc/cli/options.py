@@ -93,6 +93,12 @@ class OutputOptions:
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False
     explain: Annotated[bool, typer.Option("--explain", help="Show every formula with its numbers put in.")] = False
     units: Annotated[str, typer.Option(help="binary (GiB = 2^30) or si (GB = 10^9).")] = "binary"
+    plot: Annotated[
+        str | None, typer.Option(help="Draw it: out.svg, .png or .pdf; - here, as text.", metavar="FILE|-")
+    ] = None
+    export: Annotated[
+        str | None, typer.Option(help="Write it to a file as it looks: .html, .svg or .md.", metavar="FILE")
+    ] = None
 
     @property
     def chosen(self) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,9 @@ from llmcalc.sources import Model
 from llmcalc.sources.header import Header, is_buffer, is_packed
 from llmcalc.text import safe, shorten
 from llmcalc.units import count, exact, parse_count, percent, size
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
 
@@ -57,7 +61,7 @@ def params(
     differences = 0
     if twin.live:
         view, differences = params_twin(view, found, twin)
-    write(view, output.chosen)
+    write(view, output)
     if differences:
         raise typer.Exit(1)
     total = next(f.value for f in view.facts if f.key == "total_params")
@@ -112,7 +116,15 @@ def of_header(model: Model, header: Header, notes: list[str], output: OutputOpti
         *stored_facts(header, output.si),
     ]
     notes += absent_tensors(header)
-    return View("params/1", f"{model.name}: {count(total)} parameters", columns, rows, facts, notes, describe(model))
+    title = f"{model.name}: {count(total)} parameters"
+    drawn = partial(_picture, title, rows, "name")
+    return View("params/1", title, columns, rows, facts, notes, describe(model), picture=drawn)
+
+
+def _picture(title: str, rows: list[Mapping[str, Any]], label: str) -> Picture:
+    from llmcalc.cli import pictures
+
+    return pictures.shares(title, rows, label)
 
 
 def stored_rows(header: Header) -> tuple[list[Column], list[Mapping[str, Any]]]:
@@ -217,6 +229,7 @@ def of_anatomy(
         notes,
         describe(model),
         output.explain,
+        picture=partial(_picture, title, rows, "name" if tensors else "part"),
     )
 
 

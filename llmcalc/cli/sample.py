@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -124,7 +125,6 @@ def sample(
     seed: Annotated[int, typer.Option(help="The same seed draws the same.")] = 0,
     target: Annotated[str | None, typer.Option(help="The right token, by id or label: its loss.")] = None,
     rows: Annotated[int, typer.Option(help="Rows to show, the likeliest ones; 0 is all.")] = 20,
-    plot: Annotated[str | None, typer.Option(help="Draw the distribution: out.svg or out.png.", metavar="FILE")] = None,
 ) -> None:
     """From logits to the next token: every stage, what it removes, and what is left.
 
@@ -143,7 +143,7 @@ def sample(
     if live.wanted:
         if source.logits is not None or source.logits_file is not None:
             raise InputError("--logits and --model are two sources of logits")
-        subject = _run(live, engine, variants, stages.greedy, output.chosen, target)
+        subject = _run(live, engine, variants, stages.greedy, output, target)
         if subject is None:
             return
     else:
@@ -152,14 +152,12 @@ def sample(
         names = None if source.labels is None else source.labels.split(",")
         subject = sample_view.subject(values, stored, names, engine, target)
     view = sample_view.view(subject, variants, n, stages.greedy, rows, output.explain)
-    if plot is not None:
-        from llmcalc.cli.plot import bars
-
-        bars(plot, *sample_view.bars_of(subject, variants))
-    write(view, output.chosen)
+    write(replace(view, picture=partial(sample_view.bars_of, subject, variants, view.title)), output)
 
 
-def _run(live: GenerateOptions, engine: Any, variants: Any, greedy: bool, form: str | None, target: str | None) -> Any:
+def _run(
+    live: GenerateOptions, engine: Any, variants: Any, greedy: bool, output: OutputOptions, target: str | None
+) -> Any:
     """Generates and prints, or gives the logits of one step for the table of stages."""
     from llmcalc.cli.twins import need_live
 
@@ -172,7 +170,7 @@ def _run(live: GenerateOptions, engine: Any, variants: Any, greedy: bool, form: 
         raise InputError("a line-up shows one step; --steps takes one value for each setting")
     view = sample_live.many_steps(live, engine, variants[0][1], greedy)
     if view is not None:
-        write(view, form)
+        write(view, output)
     return None
 
 

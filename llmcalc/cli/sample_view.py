@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llmcalc.cli.picture import Bars
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sampling.candidates import Candidates
@@ -241,11 +242,12 @@ def _notes(s: Subject, settings: Settings, tokens: list[int]) -> list[str]:
     return said
 
 
-def bars_of(s: Subject, variants: list[Variant]) -> tuple[list[str], dict[str, list[float]]]:
+def bars_of(s: Subject, variants: list[Variant], title: str) -> Bars:
     """What a picture shows: the 40 likeliest tokens, before and after, or each variant."""
     tokens = _shown(s, 40)
     ends = {label: run(s.engine, v, s.logits, s.n_vocab) for label, v in variants}
     series = {label or "after": _column(path[-1][1] if path else s.logits, tokens) for label, path in ends.items()}
     if len(variants) == 1:
         series = {"before": _column(s.logits, tokens), **series}
-    return [s.label(t) for t in tokens], {k: [p or 0.0 for p in v] for k, v in series.items()}
+    found = [(k, [p or 0.0 for p in v]) for k, v in series.items()]
+    return Bars(title, [s.label(t) for t in tokens], found, "probability", lambda p: f"{p:.4f}")

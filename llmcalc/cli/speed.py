@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +23,9 @@ from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
 from llmcalc.units import count, exact, parse_bytes, parse_count, plural, size
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -75,7 +79,7 @@ def speed(model: ModelOptions, load: LoadOptions, options: SpeedOptions, output:
     view = _view(found, ask, steps, (device, named), output)
     if options.measure:
         view = replace(view, facts=[*view.facts, *_measured(found, steps, options, int(ask.load.context))])
-    write(view, output.chosen)
+    write(view, output)
 
 
 def _measured(model: Model, steps: Sequence[tuple[int, Step, Step]], options: SpeedOptions, context: int) -> list[Fact]:
@@ -224,4 +228,19 @@ def _view(
     notes.append("more tokens per second than this mean more than one token per pass over the weights (speculation)")
     many = f"{steps[0][0]} {plural('sequence', steps[0][0])}"
     title = f"{model.name} at {exact(ask.load.context)} tokens: at most {1 / one.seconds:,.1f} tokens/s for {many}"
-    return View("speed/1", title, _columns(output.si), rows, facts, notes, describe(model), output.explain)
+    drawn = partial(_picture, title, ask, steps)
+    columns, known = _columns(output.si), describe(model)
+    return View("speed/1", title, columns, rows, facts, notes, known, output.explain, picture=drawn)
+
+
+def _picture(title: str, ask: Ask, steps: Sequence[tuple[int, Step, Step]]) -> Picture:
+    """Prefill and one decoded token of every batch, under the roof of one device."""
+    from llmcalc.cli import pictures
+
+    points = [
+        (f"{n} at a time, one token: {n / one.seconds:,.1f} tokens/s", one.intensity, one.flop / one.seconds)
+        for n, _, one in steps
+    ]
+    first = steps[0][1]
+    points.append((f"prefill: {1000 * first.seconds:,.1f} ms", first.intensity, first.flop / first.seconds))
+    return pictures.roofline(title, ask.peaks.flop_per_s, ask.peaks.bytes_per_s, points)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 
@@ -12,14 +13,39 @@ from rich.table import Table
 from rich.text import Text
 
 from llmcalc.cli.view import Column, Grid, View, cells, closing, formula_text
+from llmcalc.text import safe
 
 BANDS = ("on grey30", "on dark_blue", "on dark_green", "on purple4")
 HEAT = ("green", "green", "yellow", "red")
 
 
-def show(view: View) -> None:
+def terminal() -> Console:
+    """The terminal, with colours unless NO_COLOR is set."""
+    return Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
+
+
+def rich_lines(lines: Sequence[Sequence[tuple[str, str]]]) -> list[Text]:
+    """Lines of coloured pieces as Rich writes them."""
+    return [Text.assemble(*line) for line in lines]
+
+
+def recorded(view: View, drawn: Sequence[Sequence[tuple[str, str]]], columns: int) -> Console:
+    """A terminal of so many columns that keeps what was shown on it, to be written to a file."""
+    console = Console(
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False
+    )
+    show(view, console)
+    console.print(*[Text()] * bool(drawn))
+    for line in rich_lines(drawn):
+        console.print(line, soft_wrap=True)
+    for note in view.notes:
+        console.print(Text(f"note: {safe(note)}", style="dim"))
+    return console
+
+
+def show(view: View, console: Console | None = None) -> None:
     """Prints the view on the terminal; text folds, numbers do not, nothing is cut."""
-    console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
+    console = console or terminal()
     console.print(Text(view.title, style="bold"))
     if view.bands and console.is_terminal and not console.no_color:
         console.print()

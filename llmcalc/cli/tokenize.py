@@ -95,10 +95,10 @@ def tokenize(
 
     mode = options.mode()
     if options.ids is not None:
-        write(shown.decoded(_tokenizer(options), options.ids), output.chosen)
+        write(shown.decoded(_tokenizer(options), options.ids), output)
         return
     if options.compare is not None:
-        write(shown.compared(options.compare, _one_text(texts, options, mode), mode), output.chosen)
+        write(shown.compared(options.compare, _one_text(texts, options, mode), mode), output)
         return
     tokenizer = _tokenizer(options)
     files = [] if options.chat is not None else _files(texts, options)
@@ -124,7 +124,7 @@ def _answer(view: View, n: int, counting: CountOptions, output: OutputOptions) -
     if counting.count:
         print(n)
     else:
-        write(priced(view, n, counting), output.chosen)
+        write(priced(view, n, counting), output)
     most = parse_count(counting.max_tokens) if counting.max_tokens is not None else n
     if n > most:
         typer.echo(f"{exact(n)} tokens, {exact(n - most)} more than --max-tokens {exact(most)}", err=True)

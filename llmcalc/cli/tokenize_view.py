@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmcalc.cli.pictures import as_bars
 from llmcalc.cli.progress import Progress
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
@@ -253,7 +255,9 @@ def compared(names: str, text: str, special: str) -> View:
         ),
     ]
     facts = [Fact("n_bytes", len(text.encode()), "bytes", exact), Fact("n_chars", len(text), "characters", exact)]
-    return View("tokenize/1", f"{len(rows)} tokenizers on one text", columns, rows, facts)
+    title = f"{len(rows)} tokenizers on one text"
+    drawn = partial(as_bars, title, rows, "tokenizer", "n_tokens", "tokens", lambda n: exact(round(n)))
+    return View("tokenize/1", title, columns, rows, facts, picture=drawn)
 
 
 def _cuts(tokenizer: Tokenizer, ids: Sequence[int]) -> set[int]:

@@ -100,7 +100,6 @@ def trace(
     tokens: Annotated[str | None, typer.Option(help="New tokens of each sequence.", metavar="N")] = None,
     past: Annotated[str, typer.Option(help="Tokens already in the cache.", metavar="N")] = "0",
     full: Annotated[bool, typer.Option("--full", help="Show every layer.")] = False,
-    plot: Annotated[str | None, typer.Option(help="With --attention: out.svg or out.png.", metavar="FILE")] = None,
 ) -> None:
     """The way from token ids to the next token: every step's shape, parameters, FLOP and bytes.
 
@@ -124,18 +123,16 @@ def trace(
 
     if not run.live and run.given():
         raise InputError(f"{run.given()[0]} goes with --live")
-    if plot is not None and run.attention is None:
-        raise InputError("--plot draws an attention map: it goes with --attention LAYER.HEAD")
     shown = None
     if subject.argument or subject.model or subject.d is None:  # of a named model, --layers says which to show
         shown, subject = _layers(subject.layers), replace(subject, layers=None)
     asked = trace_view.Subject(subject.resolve("toy"), shown, full, output.explain)
     model = asked.model
     if run.live:
-        _live(asked, run, output.chosen, tokens, plot)
+        _live(asked, run, output, tokens)
         return
     a = ask(_count("--batch", batch), _count("--tokens", tokens or "5"), _count("--past", past, 0))
-    write(trace_view.view(asked, a, _steps(model, a), _stored(model)), output.chosen)
+    write(trace_view.view(asked, a, _steps(model, a), _stored(model)), output)
 
 
 def _course(course: CourseOptions, subject: ModelOptions, output: OutputOptions) -> None:
@@ -152,7 +149,7 @@ def _course(course: CourseOptions, subject: ModelOptions, output: OutputOptions)
 
         path = course.attention_by_hand
         view = by_hand(course.by_hand or "") if path is None else attention_by_hand(read_json(Path(path)))
-    write(view, output.chosen)
+    write(view, output)
 
 
 def _steps(model: Model, a: Ask) -> list[Step]:
@@ -167,7 +164,7 @@ def _stored(model: Model) -> DType:
     return config_dtype(model.raw or {})
 
 
-def _live(subject: Subject, run: LiveOptions, form: str | None, tokens: str | None, plot: str | None) -> None:
+def _live(subject: Subject, run: LiveOptions, output: OutputOptions, tokens: str | None) -> None:
     """Loads the model, runs it watched, prints rows side by side; a difference is exit code 1."""
     from llmcalc.cli.twins import need_live
 
@@ -176,9 +173,9 @@ def _live(subject: Subject, run: LiveOptions, form: str | None, tokens: str | No
 
     if tokens is not None:
         raise InputError("with --live the tokens are those of --prompt or --ids")
-    view, differences = trace_live.view(subject, run, plot)
+    view, differences = trace_live.view(subject, run)
     if view is not None:
-        write(view, form)
+        write(view, output)
     if differences:
         raise typer.Exit(1)
 

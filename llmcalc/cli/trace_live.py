@@ -34,7 +34,7 @@ _SMALL = 1024
 """Vocabularies up to this size have all their logits in JSON."""
 
 
-def view(subject: Subject, run: LiveOptions, plot: str | None) -> tuple[View | None, int]:
+def view(subject: Subject, run: LiveOptions) -> tuple[View | None, int]:
     """The watched pass as a View, and how many of its numbers differ from what was predicted.
 
     Of several processes the first one alone has something to show; differences are those of all.
@@ -66,14 +66,11 @@ def view(subject: Subject, run: LiveOptions, plot: str | None) -> tuple[View | N
     grid = None
     if run.attention is not None:
         grid = _heat(trace, run.attention, _labels(tokenizer, padded[0].tolist()))
-        if plot is not None:
-            from llmcalc.cli.plot import heat
-
-            heat(plot, grid.title, grid.rows, grid.columns, grid.heat)
     if run.qkv is not None:
         facts += _matrices(trace, run.qkv)
     title = f"{subject.model.name}, run on {live.device} in {name_of(live.dtype)}: {padded.shape[1]} tokens"
-    made = View("trace/1", title, _columns(), found, facts, said, described(subject.model), False, {}, grid)
+    drawn = grid.picture if grid else None
+    made = View("trace/1", title, _columns(), found, facts, said, described(subject.model), grid=grid, picture=drawn)
     return made, differences
 
 
@@ -285,7 +282,7 @@ def _heat(trace: Trace, text: str, labels: Sequence[str]) -> Grid:
     numbers = weights[0, head].tolist()
     texts = [[f"{x:.2f}" if x else "·" for x in row] for row in numbers]
     title = f"layer {layer}, head {head}: how much each query (row) takes from each key (column)"
-    return Grid(title, "query", list(labels), list(labels), texts, numbers, plot=False)
+    return Grid(title, "query", list(labels), list(labels), texts, numbers)
 
 
 def _matrices(trace: Trace, text: str) -> list[Fact]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from llmcalc.calc.check import ranges
 from llmcalc.calc.trace import Ask, Step, left_out, peak_bound, totals
@@ -16,6 +17,9 @@ from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.text import safe
 from llmcalc.units import count, exact, size
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,21 @@ def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
         Fact("element_bytes", each, "bytes per number", exact),
     ]
     title = f"{model.name}: {int(a.batch)} x {int(a.tokens)} tokens" + (f" after {int(a.past)}" if a.past else "")
-    return View("trace/1", title, COLUMNS, found, facts, notes(subject, steps), described(model), subject.explain)
+    drawn = partial(_picture, title, steps)
+    said, known = notes(subject, steps), described(model)
+    return View("trace/1", title, COLUMNS, found, facts, said, known, subject.explain, picture=drawn)
+
+
+def _picture(title: str, steps: Sequence[Step]) -> Picture:
+    """FLOP by kind of step, all layers together."""
+    from llmcalc.cli import pictures
+
+    flop: dict[str, int] = {}
+    for step in steps:
+        name = step.part.split("{layer}.")[-1]
+        flop[name] = flop.get(name, 0) + int(step.flop)
+    rows = [{"part": name, "flop": n} for name, n in flop.items()]
+    return pictures.fewer(pictures.as_bars(title, rows, "part", "flop", "FLOP", pictures.big))
 
 
 def described(model: Model) -> Mapping[str, Any]:

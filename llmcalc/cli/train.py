@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +23,9 @@ from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
 from llmcalc.text import shorten
 from llmcalc.units import count, exact, parse_bytes, parse_count, size
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 PRECISIONS = {"bf16-mixed": "accelerate", "bf16": "bf16", "fp32": "fp32"}
 
@@ -96,7 +100,7 @@ def train_command(model: ModelOptions, options: RecipeOptions, run: RunOptions, 
     if run.live:
         more, differences = _live(found, recipe, answer, run)
         view = replace(view, facts=[*view.facts, *more])
-    write(view, output.chosen)
+    write(view, output)
     if differences:
         raise typer.Exit(1)
     device = find(run.device) if run.device is not None else None
@@ -216,7 +220,17 @@ def _view(model: Model, r: Recipe, answer: Training, o: RecipeOptions, run: RunO
     notes = [*model.notes, *model.anatomy.notes, f"{r.like}: {r.profile.source}"]
     notes.append("states are exact; activations and logits follow the formula that their row names")
     title = f"{model.name}, {exact(r.tokens)} x {exact(r.micro_batch)} tokens: {size(peak.n_bytes, si=si)} at the peak"
-    return View("train/1", title, columns, rows, facts, notes, describe(model), output.explain)
+    drawn = partial(_picture, title, answer, run, si)
+    return View("train/1", title, columns, rows, facts, notes, describe(model), output.explain, picture=drawn)
+
+
+def _picture(title: str, answer: Training, run: RunOptions, si: bool) -> Picture:
+    """What the fullest rank holds at each moment, and the device's memory where one is named."""
+    from llmcalc.cli import pictures
+
+    device = find(run.device) if run.device is not None else None
+    limit = (device.name, device.visible_bytes) if device else ("peak", answer.peak.n_bytes)
+    return pictures.places(title, [(p.moment, p.held) for p in answer.peaks], limit, si)
 
 
 def _per_param(answer: Training) -> float:

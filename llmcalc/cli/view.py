@@ -6,11 +6,14 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmcalc.dims import SYMBOLS, Dim
 from llmcalc.text import safe
 from llmcalc.units import exact
+
+if TYPE_CHECKING:
+    from llmcalc.cli.picture import Picture
 
 Show = Callable[[Any], str]
 
@@ -47,7 +50,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A heat map: texts in rows and columns, each with its heat from 0; from 1 on it is too hot. ``plot`` shades it."""
+    """A heat map: texts in rows and columns, each with its heat from 0; above 1 it is too hot."""
 
     title: str
     corner: str
@@ -55,19 +58,16 @@ class Grid:
     columns: Sequence[str]
     texts: Sequence[Sequence[str]]
     heat: Sequence[Sequence[float]]
-    plot: bool = False
 
     def lines(self) -> list[list[str]]:
-        """Heading and rows, as texts or as shades."""
-        shades = "░▒▓█"
-        drawn = [
-            [
-                (shades[min(int(h * 4), 3)] * 4 if h <= 1 else "-") if self.plot else t
-                for t, h in zip(ts, hs, strict=True)
-            ]
-            for ts, hs in zip(self.texts, self.heat, strict=True)
-        ]
-        return [[self.corner, *self.columns], *([r, *cells] for r, cells in zip(self.rows, drawn, strict=True))]
+        """Heading and rows."""
+        return [[self.corner, *self.columns], *([r, *cells] for r, cells in zip(self.rows, self.texts, strict=True))]
+
+    def picture(self) -> Picture:
+        """The same as a picture."""
+        from llmcalc.cli.picture import Heat
+
+        return Heat(self.title, self.rows, self.columns, self.heat, self.corner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ class View:
     grid: Grid | None = None
     bands: Sequence[str] = ()
     """A text in pieces, which a terminal shows on alternating backgrounds."""
+    picture: Callable[[], Picture] | None = None
+    """What ``--plot`` draws, computed when it is asked for."""
 
     def shown_columns(self) -> list[Column]:
         """The columns that a person sees."""

@@ -67,8 +67,8 @@ def test_the_grid_is_drawn_and_says_what_does_not_fit(cli: Cli) -> None:
         "8,192",
         *["1.00", "GiB", "2.00", "GiB", "4.00", "GiB", "8.00", "GiB", "16.00", "GiB", "-", "-"],
     ]
-    drawn = cli(*asked, "--plot", "--format", "plain").out
-    assert "▓▓▓▓" in drawn and "████" not in drawn
+    drawn = cli(*asked, "--plot", "-", "--format", "plain").out.split("32 64")[1]
+    assert "▓▓" in drawn and "██" not in drawn.splitlines()[6] and "-- --" in drawn
 
 
 def test_gpt_neo_sees_a_window_and_keeps_everything(cli: Cli) -> None:
@@ -94,7 +94,7 @@ def test_gpt_neo_sees_a_window_and_keeps_everything(cli: Cli) -> None:
         (("llama-3-8b", "--static"), "--static is a setting of transformers"),
         (("llama-3-8b", "--tp", 3), "--tp 3"),
         (("llama-3-8b", "--memory", 80), "80 bytes"),
-        (("llama-3-8b", "--plot"), "--memory"),
+        (("llama-3-8b", "--plot", "x.doc"), "x.doc"),
         (("llama-3-8b", "--vs", "kv-heads"), "key=value"),
         (("gpt-neo-125m", "--engine", "llama.cpp"), "does not run gpt_neo"),
         (("bert-base",), "keeps nothing between tokens"),

@@ -96,4 +96,4 @@ def test_bad_input_is_one_line(cli: Cli) -> None:
     for words in (("gpt2", "--tokens", "0"), ("gpt2", "--batch", "x"), ("gpt2", "--layers", "99"), ("nothing",)):
         ran = cli("trace", *words)
         assert ran.code == 2 and ran.err.startswith("error: ") and "Traceback" not in ran.err
-    assert cli("trace", "gpt2", "--plot", "x.svg").code == 2
+    assert cli("trace", "gpt2", "--plot", "x.doc").code == 2
