@@ -25,6 +25,7 @@ SYMBOLS = {
     "tokens": "T",
     "past": "P",
     "batch": "B",
+    "rank": "r",
     "element_bytes": "b",
     "q_lora_rank": "r_q",
     "kv_lora_rank": "r_kv",

@@ -38,3 +38,7 @@ class UnavailableError(LlmcalcError):
     """Something is not to be had on this machine: a package, a network, a device."""
 
     exit_code = 3
+
+
+class MissingError(UnavailableError):
+    """A repository is there, and what was asked for is not in it."""

@@ -14,6 +14,7 @@ from math import ceil
 from typing import Literal
 
 from llmcalc.anatomy import Anatomy, Weight
+from llmcalc.calc.adapters import added
 from llmcalc.calc.flops import in_text
 from llmcalc.calc.parallel import fewer_experts, n_decoder_layers, one_rank, stage
 from llmcalc.dims import product
@@ -110,6 +111,7 @@ class Recipe:
     loss_chunks: int = 1
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
+    dora: bool = False
     packed: Fraction | None = None
     offload: bool = False
 
@@ -206,14 +208,13 @@ def stored(anatomy: Anatomy) -> list[Weight]:
 
 
 def adapters(r: Recipe, anatomy: Anatomy) -> int:
-    """Parameters of LoRA (arXiv 2106.09685): r·(in + out) for every matrix that is adapted."""
-    if not r.lora_rank:
-        return 0
-    return sum(
-        r.lora_rank * (int(w.shape[0]) + int(w.shape[-1])) * len(w.layers.indices) * int(w.experts)
-        for w in anatomy.weights
-        if w.op == "matmul" and len(w.shape) == 2 and "{layer}" in w.name and _targeted(w, r.lora_targets)
-    )
+    """Parameters of LoRA or DoRA on every matrix inside the layers that is adapted."""
+
+    def rank_of(weight: Weight) -> int:
+        fits = weight.op == "matmul" and "{layer}" in weight.name and _targeted(weight, r.lora_targets)
+        return r.lora_rank if fits else 0
+
+    return sum(int(x.params) for x in added(anatomy, rank_of, r.dora))
 
 
 TARGETS: Mapping[str, tuple[str, ...]] = {

@@ -40,6 +40,7 @@ COMMANDS = {
     "sample": "sample",
     "check": "check",
     "list": "list_known",
+    "cache": "cache",
 }
 """Command to the function in the module of its name."""
 

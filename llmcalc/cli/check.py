@@ -12,6 +12,7 @@ from llmcalc.calc.params import parameters
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe, quantisation
+from llmcalc.cli.progress import Counting
 from llmcalc.cli.twins import TwinOptions, check_twin
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
@@ -31,6 +32,7 @@ def check(
     ] = None,
     ctx: Annotated[int, typer.Option(help="With --live: tokens of the cache to allocate.", min=1)] = 512,
     batch: Annotated[int, typer.Option(help="With --live: sequences.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Of a hub id: shards whose headers are read at once.", min=1, max=64)] = 16,
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
 
@@ -41,7 +43,9 @@ def check(
     llmcalc check path/to/model --live --ctx 4096
     """
     twin.check()
-    found = with_config(model.resolve().with_header(), against)
+    counting = Counting("headers")
+    found = with_config(model.resolve().with_header(jobs, counting.tell), against)
+    counting.end()
     if found.header is None:
         raise InputError(
             f"{found.name} has no checkpoint to check",

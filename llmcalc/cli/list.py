@@ -18,17 +18,18 @@ from llmcalc.units import count, exact, size
 def list_known(
     output: OutputOptions,
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="presets, families, dtypes, engines, devices or encodings.")
+        str, typer.Argument(metavar="WHAT", help="presets, families, dtypes, engines, devices, encodings or local.")
     ],
 ) -> None:
-    """List presets, families, dtypes, engines, devices or encodings.
+    """List presets, families, dtypes, engines, devices, encodings, or the models that are on this machine.
 
     \b
     llmcalc list presets
     llmcalc list families --json
+    llmcalc list local
     """
     lists = {"presets": presets, "families": families, "dtypes": dtypes, "engines": engines, "devices": devices}
-    lists["encodings"] = encodings
+    lists |= {"encodings": encodings, "local": local}
     if what not in lists:
         raise InputError(f"there is no list of {what!r}", hint=f"lists: {', '.join(lists)}")
     columns, rows = lists[what]()
@@ -178,3 +179,11 @@ def encodings() -> Listing:
         Column("ranks", "ranks"),
     ]
     return columns, rows
+
+
+def local() -> Listing:
+    """Models that the hub's client, Ollama, LM Studio and llama.cpp keep here, by the names that llmcalc takes."""
+    from llmcalc.sources.local import models
+
+    rows: list[dict[str, Any]] = [{"name": m.name, "owner": m.owner, "path": str(m.path)} for m in models()]
+    return [Column("name", "name", safe), Column("owner", "kept by"), Column("path", "in", safe)], rows

@@ -76,6 +76,10 @@ def params(
 def of_model(model: Model, by: str, tensors: bool, form: DType | None, output: OutputOptions) -> View:
     """The view of a model: from its anatomy, or from its header alone where there is no config for it."""
     notes: list[str] = list(model.notes)
+    if model.adapter is not None:
+        from llmcalc.cli.params_adapter import of_adapter
+
+        return of_adapter(model, model.adapter, output.explain)
     if model.raw is None:
         if model.header is None:
             raise InputError(f"{model.name} has neither a config nor a header")

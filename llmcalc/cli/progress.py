@@ -30,3 +30,22 @@ class Progress:
         """The line is wiped."""
         if self.on:
             sys.stderr.write("\r\x1b[K")
+
+
+class Counting:
+    """The same for files, of which so many are through."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.on, self.shown = what, sys.stderr.isatty(), False
+
+    def tell(self, done: int, of: int) -> None:
+        """So many of them are through."""
+        if self.on and of > 1:
+            self.shown = True
+            sys.stderr.write(f"\r{exact(done)} of {exact(of)} {self.what} ")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """The line is wiped."""
+        if self.shown:
+            sys.stderr.write("\r\x1b[K")

@@ -57,6 +57,7 @@ class RecipeOptions:
     loss_chunks: Annotated[int, typer.Option(help="The loss in so many chunks.")] = 1
     lora_rank: Annotated[int, typer.Option(help="LoRA's rank: the base is frozen.")] = 0
     lora_targets: Annotated[str, typer.Option(help="q,k,v,o,gate,up,down,mlp,all.")] = "q,k,v,o"
+    dora: Annotated[bool, typer.Option("--dora", help="With --lora-rank: DoRA, a magnitude per output more.")] = False
     weights: Annotated[str | None, typer.Option(help="A quantised, frozen base (QLoRA): nf4, int4 ...")] = None
     offload: Annotated[bool, typer.Option("--offload", help="Optimizer and master copy in main memory.")] = False
 
@@ -147,6 +148,8 @@ def _recipe(o: RecipeOptions) -> Recipe:
     like = o.like or PRECISIONS[o.precision or "bf16-mixed"]
     if o.weights is not None and not o.lora_rank:
         raise InputError("--weights is a frozen base's: it goes with --lora-rank")
+    if o.dora and not o.lora_rank:
+        raise InputError("--dora is a kind of LoRA: it goes with --lora-rank")
     if o.lora_rank < 0:
         raise InputError(f"--lora-rank is {o.lora_rank}; it must not be negative")
     packed = None
@@ -174,6 +177,7 @@ def _recipe(o: RecipeOptions) -> Recipe:
         o.loss_chunks,
         o.lora_rank,
         tuple(t.strip() for t in o.lora_targets.split(",")) if o.lora_rank else (),
+        o.dora,
         packed,
         o.offload,
     )

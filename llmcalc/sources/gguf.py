@@ -7,8 +7,9 @@ stored fastest first; shapes here are rows first, as everywhere else.
 from __future__ import annotations
 
 import mmap
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -24,28 +25,42 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _MAX_PAIRS, _MAX_TENSORS, _MAX_ALIGNMENT, _MAX_KEPT = 100_000, 1_000_000, 1 << 20, 4096
 _MAX_VOCABULARY = 4_000_000
+_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 class Skipped(int):
     """The length of an array that was walked over and not kept: a vocabulary, its merges."""
 
 
+class MoreNeeded(Exception):
+    """The table goes on behind what is held of the file: at least so many bytes are needed."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__(n_bytes)
+        self.n_bytes = n_bytes
+
+
 class _Cursor:
     """A place in the file; every read is checked against its end."""
 
-    def __init__(self, data: mmap.mmap | bytes, name: str, kept: int = _MAX_KEPT) -> None:
-        self.data, self.name, self.at, self.end, self.kept = data, name, 0, len(data), kept
+    def __init__(self, data: mmap.mmap | bytes, name: str, kept: int = _MAX_KEPT, size: int | None = None) -> None:
+        self.data, self.name, self.at, self.kept = data, name, 0, kept
+        self.held, self.end = len(data), len(data) if size is None else size
 
     def take(self, form: str, what: str) -> Any:
         at, self.at = self.at, self.at + struct.calcsize("<" + form)
         if self.at > self.end:
             raise HeaderError(f"{self.name}: the file ends inside {what}: truncated?")
+        if self.at > self.held:
+            raise MoreNeeded(self.at)
         return struct.unpack_from("<" + form, self.data, at)[0]
 
     def skip(self, count: int, what: str) -> None:
         if count > self.end - self.at:
             raise HeaderError(f"{self.name}: {what} of {count} bytes is longer than the file: truncated?")
         self.at += count
+        if self.at > self.held:
+            raise MoreNeeded(self.at)
 
     def string(self, what: str) -> str:
         length = self.take("Q", what)
@@ -73,7 +88,12 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
 
 def parse(data: mmap.mmap | bytes, name: str) -> Header:
     """Metadata and tensor table of a whole GGUF file in memory or mapped."""
-    cursor = _Cursor(data, name)
+    return parse_beginning(data, len(data), name)[0]
+
+
+def parse_beginning(data: mmap.mmap | bytes, size: int, name: str) -> tuple[Header, int]:
+    """The same of the first bytes of a file of ``size``, and the table's end; MoreNeeded where they are too few."""
+    cursor = _Cursor(data, name, size=size)
     n_tensors, n_pairs = _counts(cursor)
     metadata = _metadata(cursor, n_pairs)
     alignment = _alignment(metadata, name)
@@ -86,7 +106,48 @@ def parse(data: mmap.mmap | bytes, name: str) -> Header:
     start = -(-cursor.at // alignment) * alignment
     _check_places(places, cursor.end - start, name)
     tensors = {tensor: replace(stored, offset=start + offset) for tensor, (offset, stored) in places.items()}
-    return Header("gguf", tensors, metadata)
+    return Header("gguf", tensors, metadata), cursor.at
+
+
+def parts(name: str) -> list[str]:
+    """All files of a split model, by the name of one of them; the name itself where it is whole.
+
+    >>> parts("m-00001-of-00002.gguf")
+    ['m-00001-of-00002.gguf', 'm-00002-of-00002.gguf']
+    """
+    found = _SPLIT.fullmatch(name)
+    if found is None or not 1 <= int(found[2]) <= int(found[3]):
+        return [name]
+    return [f"{found[1]}-{i + 1:05}-of-{found[3]}.gguf" for i in range(int(found[3]))]
+
+
+def merge(headers: Sequence[Header]) -> Header:
+    """The parts of a split model as one: the first one's metadata, every tensor once, as many as it promises."""
+    first = headers[0]
+    count = first.metadata.get("split.count", 1)
+    if count not in (0, len(headers)):
+        raise HeaderError(
+            f"the model is split into {count} files, and {len(headers)} is found: names end in 00001-of-N"
+        )
+    tensors: dict[str, Stored] = {}
+    for header in headers:
+        for tensor, stored in header.tensors.items():
+            if tensor in tensors:
+                raise HeaderError(f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in {stored.file}")
+            tensors[tensor] = stored
+    promised = first.metadata.get("split.tensors.count", len(tensors))
+    if promised != len(tensors):
+        raise HeaderError(f"the model promises {promised} tensors in all its files, they hold {len(tensors)}")
+    return Header("gguf", tensors, first.metadata)
+
+
+def read_all(path: Path) -> Header:
+    """A GGUF file with all the others that it is split into, which lie beside it."""
+    files = [path.parent / part for part in parts(path.name)]
+    missing = [f.name for f in files if not f.is_file()]
+    if missing:
+        raise HeaderError(f"{path.name} is one of {len(files)} files, and {shorten(missing[0])} is missing")
+    return merge([read(file) for file in files])
 
 
 def _metadata(cursor: _Cursor, n_pairs: int) -> dict[str, Any]:

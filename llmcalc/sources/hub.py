@@ -1,4 +1,4 @@
-"""Models by their hub id: the config through huggingface_hub and its cache, headers by the first bytes of every shard.
+"""Models by their hub id: small files through huggingface_hub and its cache, headers by the first bytes of every shard.
 
 What comes from there is untrusted: it is read by the same bounded readers as any file, and nothing of it is executed.
 ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and proxies mean what they mean to huggingface_hub.
@@ -7,141 +7,227 @@ What comes from there is untrusted: it is read by the same bounded readers as an
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llmcalc.errors import InputError, LlmcalcError, UnavailableError
+from llmcalc.sources import cache
 from llmcalc.sources.header import Header
-from llmcalc.text import safe, shorten
+from llmcalc.sources.places import Place
+from llmcalc.sources.remote import Again, Answer, Window, patiently
+from llmcalc.text import shorten
 
-_PLACE = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?(?::([\w./-]+))?")
-_PAGE = re.compile(r"https?://[\w.:-]+/([\w.-]+/[\w.-]+)(?:/(?:tree|blob|resolve)/([\w.-]+)(?:/(.*))?)?/?")
-_COMMIT = re.compile("[0-9a-f]{40}")
+T = TypeVar("T")
+Tell = Callable[[int, int], None]
+"""Called with how many files are read, and of how many."""
+
+JOBS = 16
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
-_JOBS = 16
 _SECONDS = 20.0
+_LARGEST_FILE = 200_000_000
+_LARGEST_TABLE = 256 << 20
+_PASSING = (408, 429, 500, 502, 503, 504)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a model is: its repository, a branch, tag or commit, and a file inside where one is meant."""
-
-    repo: str
-    revision: str | None = None
-    file: str | None = None
-
-    def __str__(self) -> str:
-        return self.repo + (f"@{self.revision}" if self.revision else "")
-
-
-def place(name: str) -> Place | None:
-    """The place that a hub id or the address of a model's page names, or None.
-
-    >>> place("hf://openai-community/gpt2@main"), place("https://huggingface.co/openai-community/gpt2").repo
-    (Place(repo='openai-community/gpt2', revision='main', file=None), 'openai-community/gpt2')
-    """
-    found = _PAGE.fullmatch(name) or _PLACE.fullmatch(name)
-    if found is None or ".." in name:
-        return None
-    return Place(found[1], found[2], found[3] or None)
-
-
-def config(where: Place) -> Path | None:
-    """The repository's config.json in the local cache, fetched where it is not there; None where it has none."""
-    if where.file is not None and where.file != "config.json":
-        raise UnavailableError(
-            f"one file of a repository, {shorten(where.file)}, is not read over the network",
-            hint=f"download it and name it, or count the whole: {where}",
-        )
-    return _cached(where, "config.json")
+def quiet(*_: int) -> None:
+    """Tells nobody."""
 
 
 def file(where: Place, name: str) -> Path | None:
-    """One small file of the repository, a tokenizer's: in the local cache, fetched where it is not there."""
-    return _cached(where, name)
-
-
-def header(where: Place) -> Header:
-    """The header of a repository's safetensors, shard by shard, of each the first bytes alone."""
-    from llmcalc.sources import safetensors
-
-    path = _cached(where, _INDEX)
-    if path is None:
-        return _first_bytes(where, _SINGLE)
-    index = safetensors.open_index(path)
-    if all(shard.is_file() for shard in index.shards.values()):
-        return safetensors.read_shards(index)
-    with ThreadPoolExecutor(_JOBS) as pool:
-        headers = list(pool.map(lambda name: _first_bytes(where, name), index.shards))
-    return index.merge(dict(zip(index.shards, headers, strict=True)))
-
-
-def _quiet() -> None:
-    """Neither bars nor warnings of the library: what it does is small, and what fails is said in one line."""
-    from huggingface_hub.utils import disable_progress_bars, logging
-
-    disable_progress_bars()
-    logging.set_verbosity_error()
-
-
-def _cached(where: Place, file: str) -> Path | None:
+    """One small file of the repository in the local cache, fetched where it is not there; None where it has none."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     _quiet()
-    if where.revision is not None and _COMMIT.fullmatch(where.revision):  # what it holds never changes
-        held = try_to_load_from_cache(where.repo, file, revision=where.revision)
-        if isinstance(held, str):
-            return Path(held)
+
+    def held(revision: str | None) -> Path | None:
+        found = try_to_load_from_cache(where.repo, name, revision=revision)
+        return Path(found) if isinstance(found, str) else None
+
+    if where.exact and (path := held(where.revision)) is not None:
+        return path
     try:
-        return Path(hf_hub_download(where.repo, file, revision=where.revision))
-    except LocalEntryNotFoundError as error:  # it is an EntryNotFoundError too, and says something else
-        raise _failure(error, where) from None
-    except EntryNotFoundError:
-        return None
+        commit, size = _facts(where, name)
+        if size > _LARGEST_FILE:
+            raise InputError(f"{where}/{shorten(name)} has {size:,} bytes; at most {_LARGEST_FILE:,} are fetched")
+        return held(commit) or Path(hf_hub_download(where.repo, name, revision=where.revision))
+    except LlmcalcError:
+        raise
     except Exception as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        path = held(where.revision) if _may_pass(error) else None
+        if path is not None:
+            return path
         raise _failure(error, where) from None
 
 
-def _first_bytes(where: Place, file: str) -> Header:
-    """The header of one remote file: its length, then as much; the connection is closed where the header ends."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+def header(where: Place, jobs: int = JOBS, tell: Tell = quiet) -> Header:
+    """The header of a repository's safetensors, shard by shard, of each the first bytes alone."""
+    from llmcalc.sources.safetensors import open_index, read_shards
 
-    from llmcalc.sources import safetensors
+    single = f"{_endpoint()}/{where}/{_SINGLE}"
+    path = None if where.exact and cache.get(single) is not None else file(where, _INDEX)
+    if path is None:
+        return safetensors(where, _SINGLE)
+    index = open_index(path)
+    if all(shard.is_file() for shard in index.shards.values()):
+        return read_shards(index)
+    commit = path.parent.name if path.parent.parent.name == "snapshots" else where.revision
+    there = Place(where.repo, commit)
+    names: dict[str, list[str]] = {}
+    for tensor, shard in index.places.items():
+        names.setdefault(shard, []).append(tensor)
+    done = 0
+
+    def read(shard: str) -> Header:
+        nonlocal done
+        found = safetensors(there, shard, _guess(names[shard]))
+        done += 1
+        tell(done, len(names))
+        return found
+
+    with cache.alone(f"{_endpoint()}/{there}"), ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(read, shard) for shard in index.shards]
+        try:
+            headers = [each.result() for each in running]
+        except BaseException:
+            for each in running:
+                each.cancel()
+            raise
+    return index.merge(dict(zip(index.shards, headers, strict=True)))
+
+
+def gguf(where: Place, name: str) -> Header:
+    """Metadata and tensor table of a GGUF inside the repository, and of all its parts where it is split."""
+    from llmcalc.sources import gguf as reader
+
+    try:
+        commit, _ = _facts(where, name)
+    except LlmcalcError:
+        raise
+    except Exception as error:
+        known = _known_commit(where) if _may_pass(error) else None
+        if known is None:
+            raise _failure(error, where) from None
+        commit = known
+    _remember(where, commit)
+    there = Place(where.repo, commit)
+    return reader.merge([_table(there, part) for part in reader.parts(name)])
+
+
+def files(where: Place) -> list[str]:
+    """The names of all files in the repository."""
+    from huggingface_hub import HfApi
 
     _quiet()
-    url = hf_hub_url(where.repo, file, revision=where.revision)
-    asked = {**build_hf_headers(), "Range": "bytes=0-524287", "Accept-Encoding": "identity"}
+    key = f"{_endpoint()}/{where}:files"
+    found: list[Any] = []
+
+    def once() -> None:
+        try:
+            info = HfApi().model_info(where.repo, revision=where.revision, timeout=_SECONDS)
+        except Exception as error:
+            raise _again(error) from error
+        found[:] = [s.rfilename for s in info.siblings or []]
+
     try:
-        got, size = b"", 0
+        patiently(once)
+    except Exception as error:
+        kept = cache.get(key) if _may_pass(error) else None
+        if kept is None:
+            raise _failure(error, where) from None
+        return list(json.loads(kept))
+    cache.put(key, json.dumps(found).encode())
+    return [str(name) for name in found]
+
+
+def _guess(names: list[str]) -> int:
+    """How long a header with these tensors is at most, nearly always: then one request is enough."""
+    return min(max(sum(len(name) + 110 for name in names) + 512, 16384), 2 << 20)
+
+
+def safetensors(where: Place, name: str, guess: int = 1 << 16) -> Header:
+    """The header of one remote safetensors file: its length, then as much; ``guess`` is how long it may be."""
+    from llmcalc.sources.safetensors import HEADER_LIMIT, parse
+
+    def fetch(window: Window) -> int:
+        window.grow(guess)
+        length = int.from_bytes(window.data[:8], "little")
+        if len(window.data) >= 8 and length <= HEADER_LIMIT:  # the reader refuses the rest
+            window.grow(8 + length)
+        return 8 + length
+
+    data, size = _beginning(where, name, HEADER_LIMIT + 8, fetch)
+    return parse(io.BytesIO(data), size, f"{where.repo}/{name}")
+
+
+def _table(where: Place, name: str) -> Header:
+    """The table of one remote GGUF file; the window grows until the table ends."""
+    from llmcalc.sources import gguf as reader
+
+    label = f"{where.repo}/{name}"
+    found: list[Header] = []
+
+    def fetch(window: Window) -> int:
+        want = 1 << 20
         while True:
-            with get_session().stream("GET", url, headers=asked, timeout=_SECONDS) as response:
-                hf_raise_for_status(response)
-                size = _size(response.headers)
-                for chunk in response.iter_bytes():
-                    got += chunk
-                    if len(got) >= 8 and len(got) >= 8 + _bounded(got):
-                        return safetensors.parse(io.BytesIO(got), size, f"{where}/{file}")
-            if response.status_code != 206 or len(got) < 8:
-                return safetensors.parse(io.BytesIO(got), size, f"{where}/{file}")  # the whole file, or a broken one
-            asked["Range"] = f"bytes={len(got)}-{8 + _bounded(got) - 1}"
+            window.grow(want)
+            try:
+                header, used = reader.parse_beginning(bytes(window.data), window.size, label)
+                found[:] = [header]
+                return used
+            except reader.MoreNeeded as more:
+                want = min(max(2 * len(window.data), more.n_bytes), max(_LARGEST_TABLE, more.n_bytes))
+
+    data, size = _beginning(where, name, _LARGEST_TABLE, fetch)
+    return found[0] if found else reader.parse_beginning(data, size, label)[0]
+
+
+def _beginning(where: Place, name: str, limit: int, fetch: Callable[[Window], int]) -> tuple[bytes, int]:
+    """The first bytes of a remote file and its size: kept from an earlier time for an exact revision, else fetched."""
+    key = f"{_endpoint()}/{where}/{name}"
+    if where.exact and (kept := cache.get(key)) is not None:
+        return kept[8:], int.from_bytes(kept[:8], "little")
+    window = Window(lambda start, stop: _opened(where, name, start, stop), f"{where.repo}/{name}", limit)
+    try:
+        used = fetch(window)
     except LlmcalcError:
         raise
     except Exception as error:
         raise _failure(error, where) from None
+    data = bytes(window.data[:used])
+    if where.exact:
+        cache.put(key, window.size.to_bytes(8, "little") + data)
+    return data, window.size
 
 
-def _bounded(got: bytes) -> int:
-    """The header's length, at most what the format allows: the reader refuses the rest."""
-    from llmcalc.sources.safetensors import HEADER_LIMIT
+@contextmanager
+def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
+    """A request for some bytes of a file. The session sends no token to the host that a redirect leads to."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-    length = int.from_bytes(got[:8], "little")
-    return length if length <= HEADER_LIMIT else 0
+    _quiet()
+    url = hf_hub_url(where.repo, name, revision=where.revision)
+    asked = {**build_hf_headers(), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+    try:
+        with get_session().stream("GET", url, headers=asked, timeout=_SECONDS) as response:
+            if response.status_code == 416:  # the file is shorter than what is already there
+                yield Answer(start, _size(response.headers), response.headers.get("etag"), False, iter(()))
+                return
+            hf_raise_for_status(response)
+            partial = response.status_code == 206
+            tag = response.headers.get("etag")
+            yield Answer(start if partial else 0, _size(response.headers), tag, not partial, response.iter_bytes())
+    except LlmcalcError:
+        raise
+    except Exception as error:
+        raise _again(error) from error
 
 
 def _size(headers: Mapping[str, Any]) -> int:
@@ -152,37 +238,83 @@ def _size(headers: Mapping[str, Any]) -> int:
     return int(total)
 
 
+def _facts(where: Place, name: str) -> tuple[str, int]:
+    """Commit and size of a file, asked for with patience."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    _quiet()
+    found: list[tuple[str, int]] = []
+
+    def once() -> None:
+        try:
+            seen = get_hf_file_metadata(hf_hub_url(where.repo, name, revision=where.revision), timeout=_SECONDS)
+        except Exception as error:
+            raise _again(error) from error
+        if seen.commit_hash is None or seen.size is None:
+            raise UnavailableError("the server is no model hub: it names neither commit nor size", hint="HF_ENDPOINT")
+        found.append((seen.commit_hash, seen.size))
+
+    patiently(once)
+    return found[0]
+
+
+def _remember(where: Place, commit: str) -> None:
+    """Which commit a branch was at: without the network it still is."""
+    if not where.exact:
+        cache.put(f"{_endpoint()}/{where}:commit", commit.encode())
+
+
+def _known_commit(where: Place) -> str | None:
+    if where.exact:
+        return where.revision
+    kept = cache.get(f"{_endpoint()}/{where}:commit")
+    return kept.decode() if kept else None
+
+
+def _endpoint() -> str:
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def _quiet() -> None:
+    """Neither bars nor warnings of the library: what it does is small, and what fails is said in one line."""
+    from huggingface_hub.utils import disable_progress_bars, logging
+
+    disable_progress_bars()
+    logging.set_verbosity_error()
+
+
+def _status(error: BaseException) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _again(error: Exception) -> Exception:
+    """The failure, as one that may pass where that is its kind: busy, too many requests, cut, too slow."""
+    if isinstance(error, Again):
+        return error
+    status = _status(error)
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if status in _PASSING:
+        asked = str(getattr(error, "response").headers.get("retry-after", ""))  # noqa: B009
+        return Again(error, float(asked) if asked.isdigit() else None)
+    cut = names & {"TimeoutException", "ReadError", "RemoteProtocolError", "WriteError"}
+    return Again(error) if cut and "ConnectTimeout" not in names else error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether what was kept may stand in: no network, or a hub that is busy."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return True
+    status = _status(error)
+    return status in _PASSING if status is not None else not isinstance(error, ValueError)
+
+
 def _failure(error: Exception, where: Place) -> LlmcalcError:
-    """What went wrong, in one line that says what can be done."""
-    from huggingface_hub import constants, errors
+    from huggingface_hub import constants
 
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    token = "set HF_TOKEN, or `hf auth login`"
-    if isinstance(error, errors.GatedRepoError):
-        page = f"{constants.ENDPOINT}/{where.repo}"
-        return UnavailableError(f"{where} is gated", hint=f"ask for access at {page}, then {token}")
-    if isinstance(error, errors.RevisionNotFoundError):
-        return InputError(f"{where.repo} has no revision {shorten(where.revision or '')!r}")
-    if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-        return UnavailableError(f"the hub has no {where}, or it is private", hint=f"check the spelling; {token}")
-    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
-        return InputError(f"{where} holds no safetensors", hint="its config alone can be counted")
-    if isinstance(error, errors.HFValidationError):
-        return InputError(f"{where} is no hub id: {safe(str(error).splitlines()[0])}")
-    if isinstance(error, errors.OfflineModeIsEnabled) or constants.HF_HUB_OFFLINE:
-        return UnavailableError(f"{where} is not in the local cache, and HF_HUB_OFFLINE is set")
-    if status is not None:
-        wait = "wait, " if status == 429 else ""
-        return UnavailableError(f"the hub answered {status} for {where}", hint=f"{wait}try again later")
-    cause = _cause(error)
-    return UnavailableError(
-        f"the hub cannot be reached, and {where} is not in the local cache ({cause})",
-        hint="check the network, HF_ENDPOINT and proxies; or name a config.json, a directory or a preset",
-    )
+    from llmcalc.sources.hub_errors import explained
 
-
-def _cause(error: BaseException) -> str:
-    """The innermost reason, shortened to a line."""
-    while error.__cause__ is not None or error.__context__ is not None:
-        error = error.__cause__ or error.__context__ or error
-    return safe(shorten(str(error).splitlines()[0] if str(error) else type(error).__name__, 80))
+    return explained(error, where, _status(error), str(constants.ENDPOINT), bool(constants.HF_HUB_OFFLINE))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from llmcalc.sources.hub import Place, place
+from llmcalc.sources.places import Place, place
 from tests.conftest import Ran
 from tests.sources.fake_hub import COMMIT, Hub, serving
 
@@ -60,6 +60,7 @@ def ran(hub: Hub, home: Path, *words: str, **more: str) -> Ran:
     """The command in a process of its own, whose hub is ours and whose cache is a new one."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
     env = keep | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "NO_COLOR": "1", **more}
+    env = {"LLMCALC_CACHE_DIR": str(home / "llmcalc"), **env}
     done = subprocess.run(
         [sys.executable, "-m", "llmcalc", *words], capture_output=True, text=True, env=env, timeout=120, check=False
     )
@@ -124,7 +125,7 @@ def test_a_header_longer_than_the_first_window(hub: Hub, tmp_path: Path) -> None
     path = hub.root / "org" / "one" / "model.safetensors"
     save_file(load_file(path), path, metadata={"note": "x" * 700_000})
     assert ran(hub, tmp_path / "home", "check", "org/one").code == 0
-    assert hub.asked[f"GET /org/one/resolve/main/{path.name}"] == 2
+    assert hub.asked[f"GET /org/one/resolve/{COMMIT}/{path.name}"] == 2  # the beginning, and the rest of it
 
 
 def test_the_cache_answers_without_the_network(hub: Hub, tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_what_goes_wrong_is_one_line(hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     cases: list[tuple[tuple[str, ...], dict[str, str], dict[str, int], int, str]] = [
         (("params", "org/none"), {}, {}, 3, "org/none"),
-        (("params", "org/one@nothing"), {}, {}, 2, "nothing"),
+        (("params", "org/one@nothing"), {}, {}, 3, "nothing"),
         (("params", "org/one:m.gguf"), {}, {}, 3, "m.gguf"),
         (("params", "org/one"), {"HF_HUB_OFFLINE": "1"}, {}, 3, "HF_HUB_OFFLINE"),
         (("params", "org/one"), {"HF_ENDPOINT": "http://127.0.0.1:9"}, {}, 3, "cannot be reached"),
@@ -195,12 +196,10 @@ def test_a_token_goes_to_the_hub_alone(hub: Hub, tmp_path: Path) -> None:
 
 def test_eight_processes_on_a_cold_cache(hub: Hub, tmp_path: Path) -> None:
     home = str(tmp_path / "home")
-    env = dict(os.environ) | {"HF_ENDPOINT": hub.url, "HF_HOME": home}
-    command = [sys.executable, "-m", "llmcalc", "params", "org/one", "--json"]
+    env = dict(os.environ) | {"HF_ENDPOINT": hub.url, "HF_HOME": home, "LLMCALC_CACHE_DIR": home + "/llmcalc"}
+    command = [sys.executable, "-m", "llmcalc", "check", "org/many", "--json"]
     running = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(8)]
     answers = [p.communicate(timeout=120)[0] for p in running]
     assert all(p.returncode == 0 for p in running) and len(set(answers)) == 1
-    assert (
-        hub.asked["GET /org/one/resolve/main/config.json"]
-        <= 1 + hub.asked[f"GET /org/one/resolve/{COMMIT}/config.json"]
-    )
+    fetched = {path: n for path, n in hub.asked.items() if path.startswith("GET")}
+    assert len(fetched) == 7 and set(fetched.values()) == {1}  # config, index, five shards

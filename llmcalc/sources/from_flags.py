@@ -1,0 +1,62 @@
+"""A model described by sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmcalc.errors import InputError
+from llmcalc.sources.model import Model
+
+_FLAGS = {
+    "gpt2": {
+        "d": "n_embd",
+        "layers": "n_layer",
+        "heads": "n_head",
+        "d_ff": "n_inner",
+        "vocab": "vocab_size",
+        "ctx": "n_positions",
+    },
+    "llama": {
+        "d": "hidden_size",
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "head_dim": "head_dim",
+        "d_ff": "intermediate_size",
+        "vocab": "vocab_size",
+        "ctx": "max_position_embeddings",
+    },
+}
+
+
+def from_flags(sizes: Mapping[str, Any]) -> Model:
+    """A model described by sizes alone; without a vocabulary only its blocks are counted, and that is said."""
+    arch = str(sizes.get("arch") or ("llama" if {"kv_heads", "head_dim"} & sizes.keys() else "gpt2"))
+    if arch not in _FLAGS:
+        raise InputError(f"--arch {arch!r} is not one of {', '.join(_FLAGS)}", hint="other families need a config.json")
+    for need in ("d", "layers"):
+        if need not in sizes:
+            raise InputError(
+                f"no MODEL is named and --{need} is not given",
+                hint="name a preset, a file or a directory, or give sizes: --d 768 --layers 12",
+            )
+    keys = _FLAGS[arch]
+    unknown = [key for key in sizes if key not in keys and key not in ("arch", "tied")]
+    if unknown:
+        raise InputError(f"--{unknown[0].replace('_', '-')} does not apply to --arch {arch}", hint="try `--arch llama`")
+    raw: dict[str, Any] = {"model_type": arch, **{keys[k]: v for k, v in sizes.items() if k in keys}}
+    if "tied" in sizes:
+        raw["tie_word_embeddings"] = sizes["tied"]
+    notes = [f"sizes from flags, structure of {arch}"]
+    if "heads" not in sizes:
+        heads = raw["n_embd" if arch == "gpt2" else "hidden_size"] // 64 or 1
+        raw["n_head" if arch == "gpt2" else "num_attention_heads"] = heads
+        notes.append(
+            f"--heads is not given: {heads} of 64, as GPT-2 and Llama choose; parameter counts do not depend on it"
+        )
+    blocks_only = "vocab" not in sizes
+    if blocks_only:
+        raw |= {"vocab_size": 1, keys["ctx"]: sizes.get("ctx", 1)}
+        notes.append("--vocab is not given: only the blocks are counted, without embeddings, final norm and head")
+    return Model("sizes", "flags", raw, notes=tuple(notes), blocks_only=blocks_only)

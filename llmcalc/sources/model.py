@@ -1,0 +1,84 @@
+"""Model: what a user named, as one record, wherever it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.config import Config
+from llmcalc.errors import ConfigError, InputError
+from llmcalc.families import anatomy, config_for
+from llmcalc.sources.header import Header
+
+if TYPE_CHECKING:
+    from llmcalc.sources.adapters import Adapter
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a user named: a raw config, the header of a checkpoint, or both."""
+
+    name: str
+    source: str
+    raw: Mapping[str, Any] | None = None
+    header: Header | None = None
+    notes: tuple[str, ...] = ()
+    blocks_only: bool = False
+    folder: Path | None = None
+    """Where its files lie, for whoever reads more of them than the header."""
+    fetch: Callable[[int, Callable[[int, int], None]], Header] | None = None
+    """What reads the header from where the model is, where that is far away: by so many connections at once, telling
+    how many files are through."""
+
+    fetch_file: Callable[[str], Path | None] | None = None
+    """What brings one more file of it here, None where it has no such file."""
+
+    adapter: Adapter | None = None
+    """What it adds to another model, where it is no model of its own."""
+
+    def with_header(self, jobs: int = 16, tell: Callable[[int, int], None] = lambda done, of: None) -> Model:
+        """The model with its header, fetched where it has none yet."""
+        if self.header is not None or self.fetch is None:
+            return self
+        header = self.fetch(jobs, tell)
+        return replace(self, header=header, notes=(*self.notes, *header.notes))
+
+    @cached_property
+    def config(self) -> Config:
+        """The sizes, with the family's class defaults."""
+        if self.raw is None:
+            raise InputError(
+                f"{self.name} has no config, only tensors", hint="name a directory that holds a config.json"
+            )
+        return config_for(self.raw)
+
+    @property
+    def longest_context(self) -> int | None:
+        """The longest context that the model was made for, in its own config or in the language model's inside."""
+        if self.raw is None or self.blocks_only:
+            return None
+        inside = self.raw.get("text_config")
+        for c in (self.config, *([Config(inside)] if isinstance(inside, Mapping) else [])):
+            found = c.optional("max_context")
+            if found is not None:
+                return int(found)
+        return None
+
+    @cached_property
+    def anatomy(self) -> Anatomy:
+        """The list of parts."""
+        try:
+            whole = anatomy(self.config)
+        except ConfigError as error:
+            if self.source != "flags":
+                raise
+            raise ConfigError(
+                str(error), hint="sizes are --d, --layers, --heads, --kv-heads, --head-dim, --d-ff"
+            ) from None
+        if not self.blocks_only:
+            return whole
+        return replace(whole, parts=tuple(p for p in whole.parts if "{layer}" in getattr(p, "name", "{layer}")))

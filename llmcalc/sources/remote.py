@@ -1,0 +1,97 @@
+"""The first bytes of a file that is far away: fetched as far as its header goes, whatever the server does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from llmcalc.errors import UnavailableError
+
+TRIES = 4
+LONGEST_WAIT = 20.0
+"""Seconds; a server that asks for more is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A server's answer to the request for some bytes: where they begin, the whole file's size and tag, the bytes.
+
+    ``whole`` says that the server sends the file to its end, whatever was asked for.
+    """
+
+    start: int
+    size: int
+    tag: str | None
+    whole: bool
+    chunks: Iterator[bytes]
+
+
+Open = Callable[[int, int], AbstractContextManager[Answer]]
+"""Asks for the bytes from a place up to, without, another."""
+
+
+class Again(Exception):
+    """A failure that may pass: what it was, and the seconds that the server asks to wait, if it does."""
+
+    def __init__(self, error: Exception, wait: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error, self.wait = error, wait
+
+
+class _Changed(Exception):
+    """The file is another one than a moment ago."""
+
+
+class Window:
+    """The first bytes of a remote file, as many as were asked for so far."""
+
+    def __init__(self, open_at: Open, name: str, limit: int) -> None:
+        self.open_at, self.name, self.limit = open_at, name, limit
+        self.data, self.size, self.tag = bytearray(), -1, None  # type: bytearray, int, str | None
+
+    def grow(self, n: int) -> None:
+        """At least the first n bytes, or all where the file has fewer: a cut is taken up where it happened."""
+        if n > self.limit:
+            raise UnavailableError(f"{self.name}: its header needs more than {self.limit:,} bytes")
+        restarts = 0
+        while True:
+            try:
+                patiently(lambda: self._once(n))
+                return
+            except _Changed:
+                restarts += 1
+                if restarts > 1:
+                    raise UnavailableError(f"{self.name} changes while it is read", hint="try again later") from None
+                self.data, self.size, self.tag = bytearray(), -1, None
+
+    def _once(self, n: int) -> None:
+        if len(self.data) >= n or len(self.data) == self.size:
+            return
+        with self.open_at(len(self.data), n) as answer:
+            if self.size >= 0 and (answer.size, answer.tag) != (self.size, self.tag):
+                raise _Changed
+            self.size, self.tag = answer.size, answer.tag
+            skip = len(self.data) - answer.start  # a server without ranges begins at the beginning
+            want = min(n, self.size)
+            for chunk in answer.chunks:
+                fresh, skip = chunk[skip:] if skip > 0 else chunk, max(skip - len(chunk), 0)
+                self.data += fresh
+                if answer.whole and len(self.data) >= want:
+                    break
+        if len(self.data) < want:
+            raise Again(UnavailableError(f"{self.name}: the connection was cut after {len(self.data):,} bytes"))
+
+
+def patiently(once: Callable[[], None]) -> None:
+    """Does it again after failures that may pass, a bounded number of times, as long apart as the server asks for."""
+    for trial in range(TRIES):
+        try:
+            once()
+            return
+        except Again as failure:
+            wait = 0.25 * 2**trial if failure.wait is None else failure.wait
+            if trial + 1 == TRIES or wait > LONGEST_WAIT:
+                raise failure.error from None
+            time.sleep(wait)
