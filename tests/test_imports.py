@@ -39,7 +39,7 @@ HEAVY = {
     "gguf": {"values/ggml.py"},
     "sentencepiece": {"tokens/sentencepiece.py"},
     "pyarrow": {"tokens/corpus.py"},
-    "jinja2": {"tokens/chat.py"},
+    "jinja2": {"tokens/rendering.py"},
     "tiktoken": {"tokens/encodings.py", "tokens/find.py"},
 }
 

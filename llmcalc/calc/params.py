@@ -122,17 +122,19 @@ def by_weight(anatomy: Anatomy) -> list[Group]:
 
 def by_layer(anatomy: Anatomy) -> list[Group]:
     """One group per layer; layers that follow one another and hold the same are one row."""
-    rows: list[tuple[str, str, Group]] = []
+    runs: list[tuple[tuple[object, ...], list[str], list[Weight]]] = []
     for name, weights in _layers(anatomy):
-        shape = repr([(w.name, w.shape, w.experts) for w in weights])
-        if rows and rows[-1][0] == shape and name and rows[-1][1].rsplit(" ", 1)[0] == name.rsplit(" ", 1)[0]:
-            previous = rows.pop()[2]
-            first = previous.name.split("-")[0]
-            merged = Group(f"{first}-{name.rsplit(' ', 1)[1]}", (*previous.weights, *weights))
-            rows.append((shape, name, merged))
+        held = tuple((w.name, w.shape, w.experts) for w in weights)
+        stack = name.rsplit(" ", 1)[0]
+        if runs and runs[-1][0] == held and runs[-1][1][-1].rsplit(" ", 1)[0] == stack:
+            runs[-1][1].append(name)
+            runs[-1][2].extend(weights)
         else:
-            rows.append((shape, name, Group(name, tuple(weights))))
-    return [group for _, _, group in rows]
+            runs.append((held, [name], list(weights)))
+    return [
+        Group(names[0] if len(names) == 1 else f"{names[0]}-{names[-1].rsplit(' ', 1)[1]}", tuple(weights))
+        for _, names, weights in runs
+    ]
 
 
 GROUPS: dict[str, Callable[[Anatomy], list[Group]]] = {

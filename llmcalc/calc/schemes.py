@@ -139,12 +139,12 @@ def _plain(w: Weight, layer: int, form: str) -> Typed:
 
 def _packed(w: Weight, name: str, wide: str, experts_alone: bool) -> list[Typed]:
     scheme = SCHEMES[name]
-    inside = quantisable(w) or (scheme.embeddings and w.role in ("embed.token", "head"))
+    inside = quantisable(w) or (scheme.embeddings and w.role in ("embed.token", "head") and len(w.shape) >= 2)
     if not inside or (experts_alone and w.experts == 1):
         return [_plain(w, layer, wide) for layer in w.layers.indices]
     sizes = [int(n) for n in w.shape]
     i, o = (sizes[-2], sizes[-1]) if w.transposed else (sizes[-1], sizes[-2])
-    matrices = _elements(w) // (i * o)
+    matrices = _elements(w) // (i * o) if i * o else 0
     n_bytes = matrices * sum(scheme.pieces(i, o).values())
     return [Typed(w, w.role, layer, name, _elements(w), n_bytes) for layer in w.layers.indices]
 

@@ -35,7 +35,8 @@ def cache(
     """
     if clear and most is not None:
         raise InputError("--clear and --max are two ways to make room")
-    dropped = kept.bound(0 if clear else parse_bytes(most)) if clear or most is not None else []
+    down_to = 0 if clear else None if most is None else parse_bytes(most)
+    dropped = [] if down_to is None else kept.bound(down_to)
     found, now = kept.entries(), time.time()
     rows: list[dict[str, Any]] = [
         {"of": e.key, "bytes": e.n_bytes, "unused_s": max(int(now - e.used), 0)} for e in found
@@ -52,7 +53,7 @@ def cache(
         Fact("count", len(found), "headers", exact),
         Fact("bytes", total, "bytes", shown),
         Fact("limit", kept.limit(), "at most", shown),
-        Fact("dropped", len(dropped), "removed now" if clear or most is not None else None, exact),
+        Fact("dropped", len(dropped), "removed now" if down_to is not None else None, exact),
         Fact("dropped_bytes", sum(e.n_bytes for e in dropped)),
     ]
     write(

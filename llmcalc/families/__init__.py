@@ -11,10 +11,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from llmcalc.anatomy import Anatomy, Part, Parts, Weight
+from llmcalc.anatomy import Anatomy, Mixer, Part, Parts, Weight
 from llmcalc.config import Config
 from llmcalc.errors import ConfigError, InputError
 from llmcalc.families.index import MODULES
+from llmcalc.text import shorten
 
 Family = Callable[[Config], Parts]
 _FAMILIES: dict[str, Family] = {}
@@ -66,7 +67,8 @@ def model_type(raw: Mapping[str, Any]) -> str:
     named = raw.get("model_type")
     if isinstance(named, str) and find(named):
         return named
-    for architecture in raw.get("architectures") or ():
+    classes = raw.get("architectures")
+    for architecture in classes if isinstance(classes, list) else ():
         if isinstance(architecture, str) and (found := _by_architecture(architecture)):
             return found
     if not named and not raw.get("architectures"):
@@ -127,10 +129,22 @@ def parts_of(c: Config) -> Parts:
 
 def anatomy(c: Config) -> Anatomy:
     """The list of parts of a model, in forward order."""
-    parts = tuple(parts_of(c))
+    try:
+        parts = tuple(parts_of(c))
+    except _WRONG_KIND as error:
+        said = shorten(str(error), 100) or type(error).__name__
+        raise ConfigError(
+            f"{c.family or 'config'}: a value of the config is of the wrong kind, or contradicts another ({said})",
+            hint="LLMCALC_DEBUG=1 shows where",
+        ) from error
     if _is_bare(c):
         parts = tuple(_without_head(parts))
-    return Anatomy(c.family, parts, tuple(c.notes))
+    kept = tuple(p for p in parts if not isinstance(p, Mixer) or p.layers.indices)
+    return Anatomy(c.family, kept, tuple(c.notes))
+
+
+_WRONG_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What Python says when a family's function meets a text, a list or nothing where a config has a number."""
 
 
 def _is_bare(c: Config) -> bool:

@@ -80,6 +80,8 @@ def read(path: Path) -> Header:
 
 def read_vocabulary(path: Path) -> dict[str, Any]:
     """The tokenizer's metadata with its arrays whole: tokens, merges, scores; keys without ``tokenizer.``."""
+    if path.stat().st_size == 0:
+        raise HeaderError(f"{path.name} is empty")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         cursor = _Cursor(data, path.name, _MAX_VOCABULARY)
         metadata = _metadata(cursor, _counts(cursor)[1])
@@ -224,6 +226,8 @@ def _tensor(cursor: _Cursor, alignment: int) -> tuple[str, int, Stored]:
     if kind not in GGUF_DTYPES:
         raise HeaderError(f"{where} has the ggml type {kind}, which is unknown")
     form = GGUF_DTYPES[kind]
+    if form.block > 1 and not dims:
+        raise HeaderError(f"{where} has no dimensions, and {form.name} has blocks of {form.block}")
     if dims and dims[0] % form.block:
         raise HeaderError(f"{where}: rows of {dims[0]} do not divide into {form.name} blocks of {form.block}")
     elements = prod(dims)
@@ -285,7 +289,7 @@ def to_config(header: Header) -> dict[str, Any] | None:
     embedding = header.tensors.get("token_embd.weight")
     if embedding is not None and len(embedding.shape) == 2:
         raw["vocab_size"] = embedding.shape[0]
-    elif "vocab_size" not in raw and tokens is not None:
+    elif "vocab_size" not in raw and isinstance(tokens, int | list):
         raw["vocab_size"] = int(tokens) if isinstance(tokens, int) else len(tokens)
     raw["tie_word_embeddings"] = "output.weight" not in header.tensors
     raw["attention_bias"] = "blk.0.attn_output.bias" in header.tensors

@@ -66,7 +66,7 @@ def _from_npy(path: Path) -> tuple[Any, str]:
 
     try:
         values = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError):
+    except Exception:  # numpy reads the header as Python source, and whatever goes wrong there is the file's fault
         raise InputError(f"{path.name} is no NPY file of numbers") from None
     if getattr(values, "dtype", None) is None or values.dtype.kind not in "fiu":
         raise InputError(f"{path.name} does not hold numbers")

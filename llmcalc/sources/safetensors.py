@@ -201,7 +201,7 @@ def _shard(index: Path, name: str) -> Path:
     """The shard's path, which must lie directly in or below the index's own directory."""
     file = index.parent / name
     outside = Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name or "\0" in name
-    if outside or not name.strip("."):
+    if outside or not name.strip(".") or len(name.encode("utf-8", "surrogatepass")) > 250:
         raise HeaderError(f"{index.name} names the shard {shorten(name)}, which lies outside the model directory")
     return file
 

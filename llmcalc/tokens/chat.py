@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
-from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model
 from llmcalc.sources.json_file import read_json
 from llmcalc.text import shorten
+
+_LONGEST = 1_000_000
+_SECONDS = 20.0
 
 
 def messages(path: Path) -> list[dict[str, Any]]:
@@ -36,14 +41,13 @@ def template_of(model: Model) -> tuple[str, dict[str, Any]]:
     folder = model.folder
     if model.header is not None and model.header.format == "gguf" and folder is not None:
         from llmcalc.sources import gguf
+        from llmcalc.tokens.find import gguf_file
 
-        found = gguf.read_vocabulary(folder / next(t.file for t in model.header.tensors.values()))
-        tokens = found.get("ggml.tokens") or []
-        names = {
-            f"{k}_token": tokens[found[f"ggml.{k}_token_id"]]
-            for k in ("bos", "eos")
-            if isinstance(found.get(f"ggml.{k}_token_id"), int) and found[f"ggml.{k}_token_id"] < len(tokens)
-        }
+        found = gguf.read_vocabulary(folder / gguf_file(model))
+        tokens = found.get("ggml.tokens")
+        tokens = tokens if isinstance(tokens, list) else []
+        ids = {k: found.get(f"ggml.{k}_token_id") for k in ("bos", "eos")}
+        names = {f"{k}_token": tokens[i] for k, i in ids.items() if type(i) is int and 0 <= i < len(tokens)}
         if isinstance(found.get("chat_template"), str):
             return found["chat_template"], names
     elif folder is not None:
@@ -51,9 +55,10 @@ def template_of(model: Model) -> tuple[str, dict[str, Any]]:
         raw = read_json(config) if config.is_file() else {}
         names = {k: _text(raw[k]) for k in ("bos_token", "eos_token", "unk_token", "pad_token") if raw.get(k)}
         beside = folder / "chat_template.jinja"
-        template = beside.read_text() if beside.is_file() else raw.get("chat_template")
+        template = _beside(beside) if beside.is_file() else raw.get("chat_template")
         if isinstance(template, list):
-            template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+            named = [t for t in template if isinstance(t, dict)]
+            template = next((t.get("template") for t in named if t.get("name") == "default"), None)
         if isinstance(template, str):
             return template, names
     raise InputError(
@@ -65,25 +70,40 @@ def _text(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token)
 
 
+def _beside(path: Path) -> str:
+    """The text of a template's own file."""
+    try:
+        if path.stat().st_size > _LONGEST:
+            raise InputError(f"{path.name} has {path.stat().st_size} bytes, more than any model's template")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path.name} cannot be read: {shorten(str(error), 80)}") from None
+
+
 def render(template: str, conversation: Sequence[dict[str, Any]], names: dict[str, Any], answer: bool = True) -> str:
-    """The text of a conversation; ``answer`` adds what opens the model's turn. The template can reach nothing else."""
-    try:
-        from jinja2 import TemplateError
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:
-        raise UnavailableError("chat templates need jinja2", hint="pip install 'llmcalc[tokenizers]'") from None
-    if len(template) > 1_000_000:
+    """The text of a conversation; ``answer`` adds what opens the model's turn.
+
+    The template is a program that somebody else wrote: it runs in Jinja's sandbox, in a process of its own, with a
+    bound on its time and memory, and can reach nothing but the messages.
+    """
+    if find_spec("jinja2") is None:
+        raise UnavailableError("chat templates need jinja2", hint="pip install 'llmcalc[tokenizers]'")
+    if len(template) > _LONGEST:
         raise InputError(f"the chat template has {len(template)} characters, more than any model's")
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda x, **more: json.dumps(x, ensure_ascii=False, **more)
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+    asked = {"template": template, "messages": list(conversation), "answer": answer, "names": names}
+    asked["path"] = [p for p in sys.path if Path(p).is_absolute()]
+    script = Path(__file__).with_name("rendering.py")
     try:
-        made = environment.from_string(template)
-        return str(made.render(messages=list(conversation), add_generation_prompt=answer, **names))
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        raise InputError(f"the chat template refuses: {shorten(str(error), 120)}") from None
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)
+        done = subprocess.run(
+            [sys.executable, "-I", str(script)],
+            input=json.dumps(asked).encode(),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        told = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        raise InputError("the chat template takes more time or memory than any model's") from None
+    if "refused" in told:
+        raise InputError(f"the chat template refuses: {shorten(told['refused'], 120)}")
+    return str(told["text"])

@@ -214,8 +214,11 @@ def tekken(raw: Any, name: str) -> Tiktoken:
         ranks = {base64.b64decode(w["token_bytes"]): int(w["rank"]) + n_special for w in words}
         special = {str(t["token_str"]): int(t["rank"]) for t in raw.get("special_tokens") or ()}
         pattern = str(config["pattern"])
-        if len(ranks) != len(words) or n_special > 10**6:
-            raise ValueError
+        taken = [*ranks.values(), *special.values()]
+        if len(ranks) != len(words) or n_special > 10**6 or len(set(taken)) != len(taken):
+            raise ValueError("ranks stand twice")
+        if any(not 0 <= rank < n_vocab for rank in taken):
+            raise ValueError("a rank lies outside the vocabulary")
         found = Tiktoken(name, f"{name}, Tekken", pattern, ranks, special)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{shorten(name)} is not a Tekken file: {shorten(str(error), 60)}") from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,30 @@ def byte_characters() -> dict[str, int]:
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
+def _check_ids(text: str, name: str) -> None:
+    """Refuses ids far above the number of entries: the package makes room for every id up to the largest."""
+    found = json.loads(text)
+    model = found.get("model") if isinstance(found, dict) else None
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    added = found.get("added_tokens") if isinstance(found, dict) else None
+    entries = [*(vocab.values() if isinstance(vocab, dict) else ())]
+    entries += [t.get("id") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
+    largest = max((i for i in entries if isinstance(i, int)), default=0)
+    if largest > 4 * len(entries) + 100_000:
+        raise InputError(f"{shorten(name)} has the id {largest} among {len(entries)} entries, which no tokenizer has")
+
+
+@contextmanager
+def _guarded(what: str) -> Iterator[None]:
+    """The package's own errors, and its panics, which are no Exceptions, as one line."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise InputError(f"the tokenizer cannot {what}: {shorten(str(error), 120)}") from None
+
+
 class Fast(Tokenizer):
     """A ``tokenizers.Tokenizer`` under our interface."""
 
@@ -47,7 +72,8 @@ class Fast(Tokenizer):
         self.n_vocab = max(inner.get_vocab_size(), max(added, default=-1) + 1)
         self.lossless = inner.normalizer is None or self._spaces
         self.cuts_before_spaces = self._cuts()
-        self.has_template = inner.post_processor is not None and bool(inner.encode("").ids)
+        with _guarded("read an empty text"):
+            self.has_template = inner.post_processor is not None and bool(inner.encode("").ids)
 
     @classmethod
     def read(cls, path: Path) -> Fast:
@@ -56,7 +82,9 @@ class Fast(Tokenizer):
         try:
             if path.stat().st_size > _LIMIT:
                 raise InputError(f"{shorten(path.name)} has {path.stat().st_size} bytes, more than any tokenizer")
-            inner = package.Tokenizer.from_file(str(path))
+            text = path.read_text(encoding="utf-8")
+            _check_ids(text, path.name)
+            inner = package.Tokenizer.from_str(text)
         except InputError:
             raise
         except OSError as error:
@@ -99,7 +127,8 @@ class Fast(Tokenizer):
 
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
         self.inner.encode_special_tokens = special == "text"
-        return list(self.inner.encode(text, add_special_tokens=add).ids)
+        with _guarded("read this text"):
+            return list(self.inner.encode(text, add_special_tokens=add).ids)
 
     def encode_batch(self, texts: Sequence[str], special: str = "refuse") -> list[list[int]]:
         """Ids of many texts, with all cores."""
@@ -107,7 +136,8 @@ class Fast(Tokenizer):
             for text in texts:
                 self._refuse(text)
         self.inner.encode_special_tokens = special == "text"
-        return [e.ids for e in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with _guarded("read these texts"):
+            return [e.ids for e in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def piece(self, token: int) -> bytes:
         """The bytes of one id: through the byte alphabet, the byte pieces, or the marks of SentencePiece."""
@@ -134,4 +164,5 @@ class Fast(Tokenizer):
             self.check(token)
         if self._byte_level:
             return b"".join(self.piece(t) for t in ids)
-        return str(self.inner.decode(list(ids), skip_special_tokens=False)).encode()
+        with _guarded("decode these ids"):
+            return str(self.inner.decode(list(ids), skip_special_tokens=False)).encode()

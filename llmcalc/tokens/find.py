@@ -107,11 +107,19 @@ def of_path(path: Path) -> Tokenizer:
     )
 
 
+def gguf_file(model: Model) -> str:
+    """The file that holds a GGUF's vocabulary: the first of its parts."""
+    files = sorted({t.file for t in model.header.tensors.values()}) if model.header is not None else []
+    if not files:
+        raise InputError(f"{model.name} has no tensors")
+    return files[0]
+
+
 def of_model(model: Model) -> Tokenizer:
     """The tokenizer of a model: beside its files, inside its GGUF, or its family's; else an UnavailableError."""
     folder = model.folder
     if model.header is not None and model.header.format == "gguf" and folder is not None:
-        return of_path(folder / next(t.file for t in model.header.tensors.values()))
+        return of_path(folder / gguf_file(model))
     if folder is not None and any((folder / name).is_file() for name in _FILES):
         return of_path(folder)
     brought = next(filter(None, map(model.fetch_file, _FILES)), None) if model.fetch_file is not None else None

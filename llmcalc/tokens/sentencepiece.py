@@ -17,7 +17,8 @@ class Pieces(Tokenizer):
     def __init__(self, inner: Any, name: str, source: str) -> None:
         self.inner, self.name, self.source = inner, name, source
         self.n_vocab = int(inner.vocab_size())
-        self.special = {inner.id_to_piece(i): i for i in range(self.n_vocab) if inner.is_control(i)}
+        self.pieces = [str(inner.id_to_piece(i)) for i in range(self.n_vocab)]
+        self.special = {self.pieces[i]: i for i in range(self.n_vocab) if inner.is_control(i)}
         self.has_template = inner.bos_id() >= 0
 
     @classmethod
@@ -31,9 +32,9 @@ class Pieces(Tokenizer):
             ) from None
         try:
             inner = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (RuntimeError, OSError) as error:
+            return cls(inner, path.name, f"{path.name}, sentencepiece {sentencepiece.__version__}")
+        except (RuntimeError, OSError, ValueError) as error:
             raise InputError(f"{shorten(path.name)} is not a SentencePiece model: {shorten(str(error), 80)}") from None
-        return cls(inner, path.name, f"{path.name}, sentencepiece {sentencepiece.__version__}")
 
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
         if special == "allow" and any(s in text for s in self.special):
@@ -52,7 +53,7 @@ class Pieces(Tokenizer):
     def piece(self, token: int) -> bytes:
         """The bytes of one id: a byte piece is its byte, the mark of a space is a space."""
         self.check(token)
-        text = str(self.inner.id_to_piece(token))
+        text = self.pieces[token]
         if self.inner.is_byte(token):
             return bytes([int(text[3:5], 16)])
         return text.replace("▁", " ").encode()

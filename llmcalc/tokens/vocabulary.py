@@ -43,13 +43,21 @@ def read(path: Path) -> Fast:
         raise UnavailableError(
             f"{shorten(path.name)} has a tokenizer of kind {shorten(repr(kind))}, which is not built here"
         )
-    types = found.get("ggml.token_type") or [1] * len(tokens)
+    types = _list(found, "token_type", int) or [1] * len(tokens)
     special = [t for t, k in zip(tokens, types, strict=False) if k == _CONTROL]
     inner.add_special_tokens(special)
     inner.add_tokens([t for t, k in zip(tokens, types, strict=False) if k == _USER_DEFINED])
     fast = Fast(inner, path.stem, f"the vocabulary of {path.name}")
     fast.n_vocab = len(tokens)
     return fast
+
+
+def _list(found: Mapping[str, Any], key: str, kind: Any) -> list[Any]:
+    """A list of that kind from the metadata, empty where it is absent."""
+    value = found.get(f"ggml.{key}") or []
+    if not isinstance(value, list) or not all(isinstance(v, kind) for v in value):
+        raise InputError(f"the vocabulary's {key} is no list of {getattr(kind, '__name__', 'number')}s")
+    return value
 
 
 def _byte_level(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -> Any:
@@ -59,7 +67,7 @@ def _byte_level(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -
             f"how {shorten(pre)!r} cuts text before merging is not known here",
             hint="name the model's tokenizer.json with --tokenizer",
         )
-    merges = [tuple(m.split(" ", 1)) for m in found.get("ggml.merges") or ()]
+    merges = [tuple(m.split(" ", 1)) for m in _list(found, "merges", str)]
     if not all(len(m) == 2 for m in merges):
         raise InputError("the vocabulary has a merge that is not two pieces")
     vocab = {t: i for i, t in enumerate(tokens)}
@@ -84,8 +92,8 @@ def _byte_level(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -
 
 def _by_scores(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -> Any:
     """SentencePiece's BPE: the pair whose joined piece has the best score is merged first."""
-    scores = found.get("ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    scores = _list(found, "scores", float | int)
+    if len(scores) != len(tokens):
         raise InputError("the vocabulary has no scores, by which its pieces are joined")
     vocab = {t: i for i, t in enumerate(tokens)}
     merges: list[tuple[float, tuple[str, str]]] = []
@@ -94,7 +102,9 @@ def _by_scores(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) ->
             halves = [(token[:i], token[i:]) for i in range(1, len(token))]
             merges += [(-score, h) for h in halves if h[0] in vocab and h[1] in vocab]
     merges.sort(key=lambda m: m[0])
-    unknown = int(found.get("ggml.unknown_token_id", 0))
+    unknown = found.get("ggml.unknown_token_id", 0)
+    if type(unknown) is not int or not 0 <= unknown < len(tokens):
+        raise InputError(f"the vocabulary's unknown token is {shorten(repr(unknown), 40)}, none of its {len(tokens)}")
     inner = package.Tokenizer(
         package.models.BPE(vocab, [m for _, m in merges], unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
     )
