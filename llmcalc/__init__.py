@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmcalc.anatomy import Anatomy as Anatomy
-    from llmcalc.api import anatomy as anatomy
     from llmcalc.api import load as load
     from llmcalc.dims import Dim as Dim
 
 __version__ = "0.1.0"
-__all__ = ["Anatomy", "Dim", "__version__", "anatomy", "load"]
+__all__ = ["Anatomy", "Dim", "__version__", "load"]
 
-_PLACES = {"Anatomy": "anatomy", "Dim": "dims", "load": "api", "anatomy": "api"}
+_PLACES = {"Anatomy": "anatomy", "Dim": "dims", "load": "api"}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from llmcalc.anatomy import Anatomy
 from llmcalc.calc.params import active, parameters
 from llmcalc.dims import Dim
@@ -34,19 +38,19 @@ class Loaded:
         return active(self.anatomy)
 
 
-def load(name: str) -> Loaded:
-    """The model behind a preset's name, a file or a directory.
+def load(name: str | Mapping[str, Any], **sizes: Any) -> Loaded:
+    """The model behind a preset's name, a file, a directory or a hub id, or a config itself; ``sizes`` change it.
+
+    A size goes by our name or by the config's own key, as ``--set`` takes it. A wrong name or size is an InputError.
 
     >>> load("deepseek-v3").params
     671026404352
+    >>> load("gpt2", n_layers=24).params, load({"model_type": "gpt2"}, n_layers=24).params
+    (209494272, 209494272)
     """
-    return Loaded(resolve(name))
+    changes = [f"{key}={json.dumps(value)}" for key, value in sizes.items()]
+    if isinstance(name, str):
+        return Loaded(resolve(name, overrides=changes))
+    from llmcalc.sources.config_json import override
 
-
-def anatomy(name: str) -> Anatomy:
-    """The list of parts of a model, by its name.
-
-    >>> [m.kind for m in anatomy("gpt2").mixers]
-    ['kv']
-    """
-    return resolve(name).anatomy
+    return Loaded(Model("config", "a config", override(name, changes)))

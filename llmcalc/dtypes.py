@@ -38,9 +38,9 @@ _PLAIN = {
     "float8_e5m2": (1, 1, "f8_e5m2 fp8_e5m2 e5m2"),
     "float8_e5m2fnuz": (1, 1, "f8_e5m2fnuz fp8_e5m2fnuz"),
     "float8_e8m0fnu": (1, 1, "f8_e8m0 e8m0 float8_e8m0"),
-    "float6_e2m3": (4, 3, "f6_e2m3"),
-    "float6_e3m2": (4, 3, "f6_e3m2"),
-    "float4_e2m1": (2, 1, "f4 fp4 float4_e2m1fn_x2"),
+    "float6_e2m3": (4, 3, "f6_e2m3 e2m3"),
+    "float6_e3m2": (4, 3, "f6_e3m2 e3m2"),
+    "float4_e2m1": (2, 1, "f4 fp4 e2m1 float4_e2m1fn_x2"),
     "complex64": (1, 8, "c64"),
     "int64": (1, 8, "i64"),
     "int32": (1, 4, "i32"),
@@ -128,7 +128,7 @@ def dtype(name: str) -> DType:
     if found is None:
         import difflib
 
-        close = difflib.get_close_matches(name.lower(), [*DTYPES, *ALIASES], 3)
+        close = difflib.get_close_matches(name.lower(), [*DTYPES, *ALIASES], 3, 0.7)
         raise InputError(
             f"no dtype is called {name!r}",
             hint=(f"close: {', '.join(close)}; " if close else "") + "`llmcalc list dtypes` shows all",

@@ -32,6 +32,15 @@ def count(number: int) -> str:
     return _scaled(number, 1000, _COUNT, "")
 
 
+def both(number: int) -> str:
+    """The whole number, and from ten thousand on also how it is spoken of.
+
+    >>> both(560), both(124439808)
+    ('560', '124,439,808 (124.44 M)')
+    """
+    return exact(number) if abs(number) < 10_000 else f"{exact(number)} ({count(number)})"
+
+
 def size(n_bytes: int, *, si: bool = False) -> str:
     """Bytes with two decimals: GiB = 2^30 and so on, or GB = 10^9 where ``si`` asks for it.
 
@@ -64,6 +73,11 @@ def plural(word: str, n: int) -> str:
     ('token', 'tokens')
     """
     return word if n == 1 else f"{word}s"
+
+
+def several(n: int, word: str) -> str:
+    """So many of them: ``1 token``, ``8,192 tokens``."""
+    return f"{exact(n)} {plural(word, n)}"
 
 
 def parse_bytes(text: str) -> int:

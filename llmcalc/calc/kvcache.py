@@ -124,8 +124,9 @@ def scale_bytes(anatomy: Anatomy, load: Load) -> int:
 
 def mha_bytes(anatomy: Anatomy, load: Load) -> Dim:
     """What plain multi-head attention would keep at the same context, without windows or sharing."""
+    each = Dim(load.key_dtype.size, "element_bytes") if load.key_dtype.block == 1 else Dim(load.key_dtype.size)
     bytes_each = [
-        m.layers.count * m.n_heads * (m.d_qk + m.d_v) * load.context * load.batch * load.key_dtype.size
+        m.layers.count * m.n_heads * (m.d_qk + m.d_v) * load.context * load.batch * each
         for m in anatomy.mixers
         if m.kind in ("kv", "latent", "shared") and m.n_heads
     ]

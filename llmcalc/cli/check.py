@@ -19,7 +19,7 @@ from llmcalc.errors import InputError
 from llmcalc.sources import Model, gguf, resolve
 from llmcalc.sources.header import Header, is_buffer
 from llmcalc.text import safe
-from llmcalc.units import count, exact, size
+from llmcalc.units import both, exact, size
 
 
 @takes
@@ -118,7 +118,7 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
         Fact("same", not result.differences),
         Fact("matched", result.matched, "tensors as promised", exact),
         Fact("differences", sum(d.tensors for d in result.differences), "tensors that differ", exact),
-        Fact("total_params", total, "parameters", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("total_params", total, "parameters", both),
         Fact("stored_bytes", header.n_bytes, "stored", lambda n: f"{size(n, si=output.si)} ({exact(n)} bytes)"),
         Fact("dtypes", dtypes_by_role(result, header), "dtypes", _dtypes),
     ]

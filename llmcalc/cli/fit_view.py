@@ -140,7 +140,7 @@ def _pool(s: Subject, answer: Plan) -> list[Fact]:
     ]
 
 
-_SAID = {"devices": "devices: {}", "context": "longest context: {}", "concurrency": "most sequences: {}"}
+_SAID = {"devices": "devices: {}", "context": "longest context: {}", "concurrency": "most sequences, for sure: {}"}
 
 
 def _ways(s: Subject, found: list[Way], si: bool) -> list[Fact]:

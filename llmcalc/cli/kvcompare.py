@@ -155,7 +155,8 @@ def _moved(first: Cache, other: Cache) -> list[dict[str, Any]]:
         sizes = {SYMBOLS.get(n, n): [old[n], new[n]] for n in old if n in new and old[n] != new[n]}
         row: dict[str, Any] = {"layers": (b or a).kind, "from": int(left), "to": int(right), "sizes": sizes}  # type: ignore[union-attr]
         if left.formula != right.formula:
-            row |= {"from_formula": left.formula, "to_formula": right.formula}
+            fresh = {SYMBOLS.get(n, n): new[n] for n in new if n not in old}
+            row |= {"from_formula": left.formula, "to_formula": right.formula, "fresh": fresh}
         moved.append(row)
     return moved
 
@@ -175,5 +176,6 @@ def _shown(rows: list[dict[str, Any]], si: bool) -> str:
             said = [f"{symbol} {a} -> {b}" for symbol, (a, b) in m["sizes"].items()]
             if "to_formula" in m:
                 said.append(f"{m['from_formula']} -> {m['to_formula']}")
+                said += [f"{symbol} = {value}" for symbol, value in m["fresh"].items()]
             lines.append(f"  {m['layers']}: {exact(m['from'])} -> {exact(m['to'])}: {', '.join(said)}")
     return "\n".join(lines)

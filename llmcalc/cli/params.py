@@ -20,7 +20,7 @@ from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.header import Header, is_buffer, is_packed
 from llmcalc.text import safe, shorten
-from llmcalc.units import count, exact, parse_count, percent, size
+from llmcalc.units import both, count, exact, parse_count, percent, several, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.picture import Picture
@@ -68,7 +68,7 @@ def params(
     if wanted is not None and wanted != total:
         more = "more" if total > wanted else "fewer"
         why = None if found.raw is None else calc.explains(found.anatomy, int(total) - wanted)
-        said = f"expected {exact(wanted)} parameters, found {exact(total)}: {exact(abs(total - wanted))} {more}"
+        said = f"expected {several(wanted, 'parameter')}, found {exact(total)}: {exact(abs(total - wanted))} {more}"
         typer.echo(said + (f", {why}" if why else ""), err=True)
         raise typer.Exit(1)
 
@@ -113,7 +113,7 @@ def of_header(model: Model, header: Header, notes: list[str], output: OutputOpti
         notes.append("shapes are rows first; GGUF itself stores the fastest dimension first")
     total = header_params(header)
     facts = [
-        Fact("total_params", total, "parameters", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("total_params", total, "parameters", both),
         Fact("stored_params", header.elements),
         Fact("buffer_params", header.elements - total, "buffers" if header.elements != total else None, exact),
         Fact("n_tensors", len(header.tensors), "tensors", exact),
@@ -324,7 +324,7 @@ def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> 
     buffers, bare_active = calc.buffers(anatomy), calc.active_without_embedding(anatomy)
     sparse, has_head = int(active) != int(total), any(w.role == "head" for w in anatomy.weights)
     tied = any(w.tied_to and w.role in ("head", "embed.token") for w in anatomy.weights)
-    big = lambda n: f"{exact(n)} ({count(n)})"  # noqa: E731
+    big = both
     out = [
         Fact("total_params", total, "parameters", big),
         Fact("stored_params", calc.stored(anatomy)),

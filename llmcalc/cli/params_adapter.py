@@ -15,7 +15,7 @@ from llmcalc.errors import InputError, LlmcalcError
 from llmcalc.sources import Model, presets, resolve
 from llmcalc.sources.adapters import Adapter
 from llmcalc.text import safe, shorten
-from llmcalc.units import count, exact, percent
+from llmcalc.units import both, count, exact, percent
 
 
 def of_adapter(model: Model, adapter: Adapter, explain: bool) -> View:
@@ -37,7 +37,7 @@ def of_adapter(model: Model, adapter: Adapter, explain: bool) -> View:
         columns, rows = stored_rows(model.header)
     n = held if held is not None else predicted or 0
     facts = [
-        Fact("total_params", n, "parameters added", lambda x: f"{exact(x)} ({count(x)})"),
+        Fact("total_params", n, "parameters added", both),
         Fact("rank", adapter.rank, "rank", exact),
         Fact("base", adapter.base, "base", safe),
         *_beside(n, base),
@@ -55,7 +55,7 @@ def _against(held: int) -> Any:
 def _beside(n: int, base: Model | None) -> Iterator[Fact]:
     if base is not None:
         whole = int(parameters(base.anatomy))
-        yield Fact("base_params", whole, "parameters of the base", lambda x: f"{exact(x)} ({count(x)})")
+        yield Fact("base_params", whole, "parameters of the base", both)
         yield Fact("share_of_base", n / whole, "of the base", lambda _: percent(n, whole))
 
 

@@ -81,10 +81,23 @@ def view(s: Subject, variants: list[Variant], n: int | None, greedy: bool, rows:
         Column("count", "drawn", lambda c: "-" if c is None else exact(c), right=True, shown=drawn is not None),
     ]
     chosen = end.greedy if greedy else int(draws(end, 1, settings.seed)[0])
-    facts = [*_facts(s, path, end), *_choice(s, end, chosen, greedy, settings.seed)]
+    facts = [*_facts(s, path, end), _settings(settings), *_choice(s, end, chosen, greedy, settings.seed)]
     if drawn is not None and tally is not None:
         facts += _drawn(end, drawn, tally, settings.seed)
     return View("sample/1", _title(s, end), columns, table, facts, _notes(s, settings, tokens), explain=explain)
+
+
+_APART = ("logit_bias", "dry_breakers")
+
+
+def _settings(settings: Settings) -> Fact:
+    """What was asked for, and what the engine's defaults added."""
+    given = {name: getattr(settings, name) for name in sorted(settings.given()) if name not in _APART}
+
+    def said(found: dict[str, float]) -> str:
+        return ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in found.items())
+
+    return Fact("settings", given, "settings" if given else None, said)
 
 
 def _title(s: Subject, end: Candidates) -> str:

@@ -22,7 +22,7 @@ from llmcalc.dtypes import dtype, find_dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
-from llmcalc.units import count, exact, parse_bytes, parse_count, plural, size
+from llmcalc.units import both, count, exact, parse_bytes, parse_count, plural, several, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.picture import Picture
@@ -172,11 +172,11 @@ def _columns(si: bool) -> list[Column]:
     return [
         Column("batch", "sequences", exact, right=True),
         Column("first_token_s", "first token", ms, right=True),
-        Column("prefill_limit", "by"),
-        Column("step_s", "one step", ms, right=True),
+        Column("prefill_limit", "limited by"),
+        Column("step_s", "one token each", ms, right=True),
         Column("tokens_per_second", "tokens/s each", lambda x: f"{x:.1f}", right=True),
         Column("tokens_per_second_all", "tokens/s in all", lambda x: f"{x:,.1f}", right=True),
-        Column("limit", "by"),
+        Column("limit", "limited by"),
         Column("intensity", "FLOP/byte", lambda x: f"{x:.2f}", right=True),
         Column("weight_bytes", "weights read", lambda n: size(n, si=si), right=True),
         Column("kv_bytes", "cache read", lambda n: size(n, si=si), right=True),
@@ -212,9 +212,7 @@ def _view(
         Fact("flop_rate", ask.peaks.flop_per_s, "peak FLOP/s", lambda x: count(int(x))),
         Fact("bandwidth", ask.peaks.bytes_per_s, "bandwidth", lambda x: f"{size(int(x), si=True)}/s"),
         Fact("ridge", ridge(ask.peaks), "arithmetic limits from", lambda x: f"{x:.1f} FLOP/byte on"),
-        Fact(
-            "decode_flop", one.flop * ask.tp // steps[0][0], "FLOP per new token", lambda n: f"{exact(n)} ({count(n)})"
-        ),
+        Fact("decode_flop", one.flop * ask.tp // steps[0][0], "FLOP per new token", both),
         Fact("tp", ask.tp, "devices" if ask.tp > 1 else None),
         Fact("compute_share", ask.compute_share),
         Fact("memory_share", ask.memory_share),
@@ -227,7 +225,9 @@ def _view(
         )
     notes.append("more tokens per second than this mean more than one token per pass over the weights (speculation)")
     many = f"{steps[0][0]} {plural('sequence', steps[0][0])}"
-    title = f"{model.name} at {exact(ask.load.context)} tokens: at most {1 / one.seconds:,.1f} tokens/s for {many}"
+    title = (
+        f"{model.name} at {several(int(ask.load.context), 'token')}: at most {1 / one.seconds:,.1f} tokens/s for {many}"
+    )
     drawn = partial(_picture, title, ask, steps)
     columns, known = _columns(output.si), describe(model)
     return View("speed/1", title, columns, rows, facts, notes, known, output.explain, picture=drawn)

@@ -16,7 +16,7 @@ from llmcalc.dtypes import DType
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.text import safe
-from llmcalc.units import count, exact, size
+from llmcalc.units import both, exact, several, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.picture import Picture
@@ -110,13 +110,15 @@ def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
     each = dtype.size if dtype.block == 1 else 2
     facts = [
         Fact("tokens", int(a.tokens) * int(a.batch), "tokens", exact),
-        Fact("total_params", int(params), "parameters passed", lambda n: f"{exact(n)} ({count(n)})"),
-        Fact("total_flop", int(flop), "FLOP", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("total_params", int(params), "parameters passed", both),
+        Fact("total_flop", int(flop), "FLOP", both),
         Fact("flop_per_token", int(flop) // (int(a.tokens) * int(a.batch)), "FLOP per token", exact),
         Fact("activation_bytes", int(peak_bound(steps, each)), "activations at once, at most", size),
         Fact("element_bytes", each, "bytes per number", exact),
     ]
-    title = f"{model.name}: {int(a.batch)} x {int(a.tokens)} tokens" + (f" after {int(a.past)}" if a.past else "")
+    title = f"{model.name}: {int(a.batch)} x {several(int(a.tokens), 'token')}" + (
+        f" after {int(a.past)}" if a.past else ""
+    )
     drawn = partial(_picture, title, steps)
     said, known = notes(subject, steps), described(model)
     return View("trace/1", title, COLUMNS, found, facts, said, known, subject.explain, picture=drawn)

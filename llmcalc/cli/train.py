@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -12,7 +12,7 @@ import typer
 
 from llmcalc.calc import flops
 from llmcalc.calc.communication import traffic
-from llmcalc.calc.training import OPTIMIZERS, PROFILES, Recipe, Training, train
+from llmcalc.calc.training import OPTIMIZERS, PROFILES, Peak, Recipe, Training, train
 from llmcalc.calc.weights import QUANTISED
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
@@ -22,7 +22,7 @@ from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
 from llmcalc.text import shorten
-from llmcalc.units import count, exact, parse_bytes, parse_count, size
+from llmcalc.units import both, count, exact, parse_bytes, parse_count, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.picture import Picture
@@ -209,12 +209,9 @@ def _view(model: Model, r: Recipe, answer: Training, o: RecipeOptions, run: RunO
     facts = [
         Fact("peak_bytes", peak.n_bytes, "peak", lambda n: f"{size(n, si=si)} ({exact(n)} bytes), at: {peak.moment}"),
         Fact("peak_moment", peak.moment),
-        *(
-            Fact(f"at_{p.moment.replace(' ', '_')}", p.n_bytes, p.moment, lambda n: size(n, si=si))
-            for p in answer.peaks
-        ),
-        Fact("params", answer.params, "parameters on it", lambda n: f"{exact(n)} ({count(n)})"),
-        Fact("trainable", answer.trainable, "of which trained", lambda n: f"{exact(n)} ({count(n)})"),
+        *(Fact(f"at_{p.moment.replace(' ', '_')}", p.n_bytes, p.moment, _held(p, si)) for p in answer.peaks),
+        Fact("params", answer.params, "parameters on it", both),
+        Fact("trainable", answer.trainable, "of which trained", both),
         Fact("ranks", ranks, "ranks", exact),
         Fact("state_bytes_per_param", _per_param(answer), "bytes of state per parameter", lambda x: f"{x:.4g}"),
         *_work(model, r, o, run, ranks),
@@ -237,6 +234,11 @@ def _picture(title: str, answer: Training, run: RunOptions, si: bool) -> Picture
     return pictures.places(title, [(p.moment, p.held) for p in answer.peaks], limit, si)
 
 
+def _held(p: Peak, si: bool) -> Callable[[int], str]:
+    """A moment's bytes, and what they are of."""
+    return lambda n: f"{size(n, si=si)}: {', '.join(name for name, _ in p.held)}"
+
+
 def _per_param(answer: Training) -> float:
     states = sum(p.n_bytes for p in answer.parts if p.exact)
     return states / answer.params
@@ -251,7 +253,7 @@ def _work(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, ranks: int
     done = flops.training_flop(model.anatomy, r.tokens, convention, r.recompute)
     sequences = r.micro_batch * r.dp * o.micro_batches
     step, tokens = once * sequences, sequences * r.tokens
-    big = lambda n: f"{exact(n)} ({count(n)})"  # noqa: E731
+    big = both
     facts = [
         Fact("tokens_per_step", tokens, "tokens per step", exact),
         Fact("flop_per_token", once // r.tokens, "FLOP per token", big),
@@ -286,7 +288,7 @@ def _whole_run(run: RunOptions, per_token: float, done_per_token: float, ranks: 
     total = _count("--train-tokens", str(run.train_tokens))
     flop = int(per_token * total)
     facts = [
-        Fact("run_tokens", total, "tokens of the run", lambda n: f"{exact(n)} ({count(n)})"),
+        Fact("run_tokens", total, "tokens of the run", both),
         Fact("run_flop", flop, "FLOP of the run", lambda n: f"{n:.4g}"),
     ]
     if run.achieved is None:

@@ -99,11 +99,15 @@ class View:
 
     def dims(self) -> Iterator[tuple[str, Dim]]:
         """Every value that carries a formula, with its name."""
+        headings = {c.key: c.heading for c in self.columns if c.heading}
         for row in self.rows:
             name = str(next(iter(row.values()), ""))
-            for value in row.values():
-                if isinstance(value, Dim):
-                    yield name, value
+            found: dict[str, Dim] = {}
+            for key, value in row.items():
+                if isinstance(value, Dim) and all(value.node != other.node for other in found.values()):
+                    found[key] = value
+            for key, value in found.items():
+                yield f"{name}, {headings[key]}" if len(found) > 1 and key in headings else name, value
         for fact in self.facts:
             if isinstance(fact.value, Dim):
                 yield fact.label or fact.key, fact.value

@@ -29,7 +29,7 @@ def resolve(
     elif sizes:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in sizes)
         raise InputError(
-            f"{flags} describe a model without a name",
+            f"a model without a name is described by {flags}",
             hint="a named model's sizes are changed one by one with `--set key=value`",
         )
     else:

@@ -50,10 +50,12 @@ def from_flags(sizes: Mapping[str, Any]) -> Model:
         raw["tie_word_embeddings"] = sizes["tied"]
     notes = [f"sizes from flags, structure of {arch}"]
     if "heads" not in sizes:
-        heads = raw["n_embd" if arch == "gpt2" else "hidden_size"] // 64 or 1
+        width = raw["n_embd" if arch == "gpt2" else "hidden_size"]
+        heads = width // 64 or 1
         raw["n_head" if arch == "gpt2" else "num_attention_heads"] = heads
         notes.append(
-            f"--heads is not given: {heads} of 64, as GPT-2 and Llama choose; parameter counts do not depend on it"
+            f"--heads is not given: {heads} of {width // heads}, about 64 wide as in GPT-2; neither parameters nor the "
+            "cache of plain attention depend on it"
         )
     blocks_only = "vocab" not in sizes
     if blocks_only:

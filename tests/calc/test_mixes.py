@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmcalc.api import anatomy
+from llmcalc.api import load
 from llmcalc.calc.mixes import mix
 from llmcalc.errors import InputError
 
@@ -43,7 +43,7 @@ def test_there_are_cases() -> None:
 @pytest.mark.parametrize(("model", "kind", "facts"), CASES, ids=[f"{m}-{k}" for m, k, _ in CASES])
 def test_dry_run(model: str, kind: str, facts: dict[str, object]) -> None:
     name = model.split(" (")[0]
-    known = anatomy(PRESETS.get(name, name.lower()))
+    known = load(PRESETS.get(name, name.lower())).anatomy
     if "error" in facts:  # llama-quantize stops: 2880 is no multiple of 128
         with pytest.raises(InputError, match="2880"):
             mix(known, kind)
@@ -69,20 +69,20 @@ def test_printed_sizes(line: str) -> None:
     """MiB as llama-quantize --dry-run prints them (llama-cpp-python 0.3.36); latent, linear, shared experts too."""
     model, *sizes = line.split()
     for kind, mib in zip(KINDS, sizes, strict=True):
-        n_bytes = sum(t.n_bytes for t in mix(anatomy(PRESETS[model]), kind))
+        n_bytes = sum(t.n_bytes for t in mix(load(PRESETS[model]).anatomy, kind))
         assert f"{n_bytes / 2**20:.2f}" == mib, kind
 
 
 def test_unknown_type_and_unknown_layers() -> None:
     with pytest.raises(InputError, match="Q4_K_X"):
-        mix(anatomy("llama-2-7b"), "Q4_K_X")
+        mix(load("llama-2-7b").anatomy, "Q4_K_X")
     with pytest.raises(InputError, match="not described"):
-        mix(anatomy("deepseek-v3.2"), "Q4_K_M")
+        mix(load("deepseek-v3.2").anatomy, "Q4_K_M")
 
 
 def test_smollm2_file() -> None:
     """SmolLM2-135M-Instruct-Q4_1.gguf by its own tensor table: 96,576,768 bytes, 5.744 bits per weight."""
-    tensors = mix(anatomy("smollm2-135m"), "Q4_1")
+    tensors = mix(load("smollm2-135m").anatomy, "Q4_1")
     n_bytes = sum(t.n_bytes for t in tensors)
     assert n_bytes == 96_576_768
     assert round(8 * n_bytes / sum(t.elements for t in tensors), 3) == 5.744

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmcalc.api import anatomy
+from llmcalc.api import load
 from llmcalc.calc.schemes import SCHEMES, tensors
 from llmcalc.errors import InputError
 
@@ -47,35 +47,36 @@ def test_gptq_pads_the_last_group() -> None:
 
 def test_gpt_oss_checkpoint() -> None:
     """The tensors of openai/gpt-oss-120b: 65,248,815,744 bytes (its safetensors index)."""
-    found = tensors(anatomy("gpt-oss-120b"), "mxfp4")
+    found = tensors(load("gpt-oss-120b").anatomy, "mxfp4")
     assert sum(t.n_bytes for t in found) == 65_248_815_744
     assert {t.role for t in found if t.form == "mxfp4"} == {"mlp.gate_up", "mlp.down"}
 
 
 def test_seventy_billion_in_one_dtype() -> None:
     """Llama-3.1-70B has 70,553,706,496 parameters; the planners' 141,107,412,992 bytes in 16 bits."""
-    sizes = {f: sum(t.n_bytes for t in tensors(anatomy("llama-3.1-70b"), f)) for f in ("fp32", "bf16", "int8", "int4")}
+    found = load("llama-3.1-70b").anatomy
+    sizes = {f: sum(t.n_bytes for t in tensors(found, f)) for f in ("fp32", "bf16", "int8", "int4")}
     assert sizes["bf16"] == 141_107_412_992
     assert [sizes["fp32"], sizes["int8"], 2 * sizes["int4"]] == [2 * sizes["bf16"], 70_553_706_496, 70_553_706_496]
 
 
 def test_what_stays_wide() -> None:
-    by_role = {t.role: t.form for t in tensors(anatomy("mixtral-8x7b"), "awq")}
+    by_role = {t.role: t.form for t in tensors(load("mixtral-8x7b").anatomy, "awq")}
     assert by_role["router"] == by_role["embed.token"] == by_role["head"] == by_role["norm"] == "bfloat16"
     assert by_role["mlp.down"] == by_role["attn.q"] == "awq"
-    mlx = {t.role: t.form for t in tensors(anatomy("mixtral-8x7b"), "mlx4")}
+    mlx = {t.role: t.form for t in tensors(load("mixtral-8x7b").anatomy, "mlx4")}
     assert mlx["embed.token"] == mlx["head"] == "mlx4"
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_elements_are_the_models(name: str) -> None:
     for model in ("gpt2", "qwen3-30b-a3b", "deepseek-v3"):
-        found = anatomy(model)
+        found = load(model).anatomy
         assert sum(t.elements for t in tensors(found, name)) == sum(t.elements for t in tensors(found, "bf16"))
 
 
 def test_names_that_are_no_models_format() -> None:
     with pytest.raises(InputError, match="format of tensors"):
-        tensors(anatomy("gpt2"), "q4_k")
+        tensors(load("gpt2").anatomy, "q4_k")
     with pytest.raises(InputError, match="no dtype"):
-        tensors(anatomy("gpt2"), "q4_k_xl")
+        tensors(load("gpt2").anatomy, "q4_k_xl")
