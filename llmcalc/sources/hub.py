@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 from llmcalc.errors import InputError, LlmcalcError, UnavailableError
 from llmcalc.sources import cache
@@ -21,7 +21,6 @@ from llmcalc.sources.places import Place
 from llmcalc.sources.remote import Again, Answer, Window, patiently
 from llmcalc.text import shorten
 
-T = TypeVar("T")
 Tell = Callable[[int, int], None]
 """Called with how many files are read, and of how many."""
 
@@ -60,9 +59,12 @@ def file(where: Place, name: str) -> Path | None:
     except Exception as error:
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None
-        path = held(where.revision) if _may_pass(error) else None
-        if path is not None:
-            return path
+        if _may_pass(error):
+            if (path := held(where.revision)) is not None:
+                return path
+            listed = cache.get(_listing(where))
+            if listed is not None and name not in json.loads(listed):
+                return None
         raise _failure(error, where) from None
 
 
@@ -125,14 +127,14 @@ def files(where: Place) -> list[str]:
     from huggingface_hub import HfApi
 
     _quiet()
-    key = f"{_endpoint()}/{where}:files"
+    key = _listing(where)
     found: list[Any] = []
 
     def once() -> None:
         try:
             info = HfApi().model_info(where.repo, revision=where.revision, timeout=_SECONDS)
         except Exception as error:
-            raise _again(error) from error
+            _fail(error)
         found[:] = [s.rfilename for s in info.siblings or []]
 
     try:
@@ -144,6 +146,10 @@ def files(where: Place) -> list[str]:
         return list(json.loads(kept))
     cache.put(key, json.dumps(found).encode())
     return [str(name) for name in found]
+
+
+def _listing(where: Place) -> str:
+    return f"{_endpoint()}/{where}:files"
 
 
 def _guess(names: list[str]) -> int:
@@ -224,10 +230,10 @@ def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
             partial = response.status_code == 206
             tag = response.headers.get("etag")
             yield Answer(start if partial else 0, _size(response.headers), tag, not partial, response.iter_bytes())
-    except LlmcalcError:
+    except (LlmcalcError, Again):
         raise
     except Exception as error:
-        raise _again(error) from error
+        _fail(error)
 
 
 def _size(headers: Mapping[str, Any]) -> int:
@@ -249,7 +255,7 @@ def _facts(where: Place, name: str) -> tuple[str, int]:
         try:
             seen = get_hf_file_metadata(hf_hub_url(where.repo, name, revision=where.revision), timeout=_SECONDS)
         except Exception as error:
-            raise _again(error) from error
+            _fail(error)
         if seen.commit_hash is None or seen.size is None:
             raise UnavailableError("the server is no model hub: it names neither commit nor size", hint="HF_ENDPOINT")
         found.append((seen.commit_hash, seen.size))
@@ -289,17 +295,17 @@ def _status(error: BaseException) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _again(error: Exception) -> Exception:
-    """The failure, as one that may pass where that is its kind: busy, too many requests, cut, too slow."""
-    if isinstance(error, Again):
-        return error
+def _fail(error: Exception) -> NoReturn:
+    """Raises the failure, as one that may pass where that is its kind: busy, too many requests, cut, too slow."""
     status = _status(error)
     names = {kind.__name__ for kind in type(error).__mro__}
     if status in _PASSING:
         asked = str(getattr(error, "response").headers.get("retry-after", ""))  # noqa: B009
-        return Again(error, float(asked) if asked.isdigit() else None)
+        raise Again(error, float(asked) if asked.isdigit() else None)
     cut = names & {"TimeoutException", "ReadError", "RemoteProtocolError", "WriteError"}
-    return Again(error) if cut and "ConnectTimeout" not in names else error
+    if cut and "ConnectTimeout" not in names:
+        raise Again(error)
+    raise error
 
 
 def _may_pass(error: Exception) -> bool:

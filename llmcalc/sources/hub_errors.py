@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from llmcalc.errors import InputError, LlmcalcError, MissingError, UnavailableError
 from llmcalc.sources.places import Place
@@ -47,6 +49,12 @@ def _spelling(where: Place) -> str:
     return f"close: {', '.join(dict.fromkeys(close))}" if close else f"check the spelling; {_TOKEN}"
 
 
+def _proxied(endpoint: str) -> bool:
+    """Whether the environment sends requests to that address through a proxy."""
+    parts = urlsplit(endpoint)
+    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
+
+
 def _unreachable(error: Exception, where: Place, endpoint: str) -> UnavailableError:
     """No answer at all: by name, proxy, certificate, or the connection itself."""
     chain = [error]
@@ -55,8 +63,10 @@ def _unreachable(error: Exception, where: Place, endpoint: str) -> UnavailableEr
     names = {kind.__name__ for each in chain for kind in type(each).__mro__}
     said = safe(shorten(str(chain[-1]).splitlines()[0] if str(chain[-1]) else type(chain[-1]).__name__, 80))
     alone = f", and {where} is not in the local cache"
-    if "ProxyError" in names:
-        return UnavailableError(f"the proxy does not answer{alone} ({said})", hint="HTTPS_PROXY, HTTP_PROXY, NO_PROXY")
+    if "ProxyError" in names or ("ConnectError" in names and _proxied(endpoint)):
+        return UnavailableError(
+            f"no connection through the proxy{alone} ({said})", hint="it is named by HTTPS_PROXY, HTTP_PROXY, NO_PROXY"
+        )
     if any(isinstance(each, ssl.SSLError) for each in chain) or "CERTIFICATE" in said.upper():
         return UnavailableError(
             f"no safe connection to {endpoint}{alone} ({said})", hint="SSL_CERT_FILE names other certificates"
