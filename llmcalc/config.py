@@ -7,7 +7,7 @@ from typing import Any
 
 from llmcalc.dims import Dim
 from llmcalc.errors import ConfigError
-from llmcalc.text import shorten
+from llmcalc.text import shown
 
 SIZES: dict[str, tuple[str, ...]] = {
     "d_model": ("hidden_size", "n_embd", "d_model", "dim", "model_dim", "embedding_length"),
@@ -106,7 +106,7 @@ class Config:
         """A yes or no."""
         value = self.get(key, default)
         if value is not None and not isinstance(value, bool | int):
-            raise ConfigError(f"{self.family or 'config'}: {key} is {shorten(repr(value), 60)}, not true or false")
+            raise ConfigError(f"{self.family or 'config'}: {key} is {shown(value, 60)}, not true or false")
         return bool(value)
 
     def size(self, name: str, default: int | None = None, *keys: str, least: int = 1) -> Dim:

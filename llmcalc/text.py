@@ -29,3 +29,15 @@ def shorten(text: str, limit: int = 80) -> str:
     """The text, safe, cut in the middle of an error line where it is absurdly long."""
     text = safe(text)
     return text if len(text) <= limit else f"{text[: limit - 12]}... ({len(text)} characters)"
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value from a file as an error names it: written as Python does, safe, cut, whatever it holds.
+
+    >>> shown("a"), shown([1, 2])
+    ("'a'", '[1, 2]')
+    """
+    try:
+        return shorten(repr(value), limit)
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply to show"

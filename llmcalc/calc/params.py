@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmcalc.anatomy import ONCE, Anatomy, Layers, Weight
 from llmcalc.dims import Dim, total
@@ -122,19 +122,24 @@ def by_weight(anatomy: Anatomy) -> list[Group]:
 
 def by_layer(anatomy: Anatomy) -> list[Group]:
     """One group per layer; layers that follow one another and hold the same are one row."""
-    runs: list[tuple[tuple[object, ...], list[str], list[Weight]]] = []
-    for name, weights in _layers(anatomy):
-        held = tuple((w.name, w.shape, w.experts) for w in weights)
-        stack = name.rsplit(" ", 1)[0]
-        if runs and runs[-1][0] == held and runs[-1][1][-1].rsplit(" ", 1)[0] == stack:
-            runs[-1][1].append(name)
-            runs[-1][2].extend(weights)
-        else:
-            runs.append((held, [name], list(weights)))
-    return [
-        Group(names[0] if len(names) == 1 else f"{names[0]}-{names[-1].rsplit(' ', 1)[1]}", tuple(weights))
-        for _, names, weights in runs
-    ]
+    groups = []
+    for name, weights in _outside_and_stacks(anatomy):
+        if isinstance(weights, Weight):
+            groups.append(Group(name, (weights,)))
+            continue
+        runs: list[tuple[tuple[object, ...], list[int]]] = []
+        for i in sorted(weights):
+            held = tuple((w.name, w.shape, w.experts) for w in weights[i])
+            if runs and runs[-1][0] == held:
+                runs[-1][1].append(i)
+            else:
+                runs.append((held, [i]))
+        for _, layers in runs:
+            first, last = layers[0], layers[-1]
+            where = Layers(tuple(layers), Dim(len(layers)))
+            members = tuple(replace(w, layers=where) for w in weights[first])
+            groups.append(Group(f"{name} {first}" if first == last else f"{name} {first}-{last}", members))
+    return groups
 
 
 GROUPS: dict[str, Callable[[Anatomy], list[Group]]] = {
@@ -145,32 +150,21 @@ GROUPS: dict[str, Callable[[Anatomy], list[Group]]] = {
 }
 
 
-def _layers(anatomy: Anatomy) -> Iterable[tuple[str, list[Weight]]]:
-    """The weights of each layer of each stack, with their layers cut down to that one; what stands outside in place."""
+def _outside_and_stacks(anatomy: Anatomy) -> Iterable[tuple[str, Weight | dict[int, list[Weight]]]]:
+    """What stands outside of layers, and each stack as the weights of every layer, in forward order."""
     stacks: dict[str, dict[int, list[Weight]]] = {}
-    order: list[tuple[str, Weight | None]] = []
+    order: list[tuple[str, Weight | dict[int, list[Weight]]]] = []
     for weight in anatomy.weights:
         if "{layer}" not in weight.name:
             order.append((weight.name, weight))
             continue
-        stack = weight.name.split("{layer}")[0].rstrip(".")
-        if stack not in stacks:
-            stacks[stack] = {}
-            order.append((stack, None))
+        name = weight.name.split("{layer}")[0].rstrip(".")
+        if name not in stacks:
+            stacks[name] = {}
+            order.append((name, stacks[name]))
         for i in weight.layers.indices:
-            stacks[stack].setdefault(i, []).append(_one_layer(weight, i))
-    for name, single in order:
-        if single is not None:
-            yield name, [single]
-        else:
-            for i in sorted(stacks[name]):
-                yield f"{name} {i}", stacks[name][i]
-
-
-def _one_layer(weight: Weight, index: int) -> Weight:
-    from dataclasses import replace
-
-    return replace(weight, layers=Layers((index,), Dim(1)))
+            stacks[name].setdefault(i, []).append(weight)
+    return order
 
 
 def part_name(weight: Weight) -> str:

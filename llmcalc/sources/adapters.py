@@ -9,7 +9,7 @@ from typing import Any
 
 from llmcalc.errors import InputError
 from llmcalc.sources.json_file import read_json
-from llmcalc.text import shorten
+from llmcalc.text import shorten, shown
 
 WEIGHTS = "adapter_model.safetensors"
 _PLAIN = re.compile(r"[\w.]+")
@@ -52,10 +52,10 @@ def read(path: Path) -> Adapter:
     raw = read_json(path)
     kind = raw.get("peft_type")
     if kind != "LORA":
-        raise InputError(f"{path.name} describes {shorten(repr(kind))}; LORA is known")
+        raise InputError(f"{path.name} describes {shown(kind)}; LORA is known")
     rank = raw.get("r")
     if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= _LARGEST_RANK:
-        raise InputError(f"{path.name}: r is {shorten(repr(rank))}; it must be from 1 to {_LARGEST_RANK}")
+        raise InputError(f"{path.name}: r is {shown(rank)}; it must be from 1 to {_LARGEST_RANK}")
     base = raw.get("base_model_name_or_path")
     targets, ranks = raw.get("target_modules"), raw.get("rank_pattern") or {}
     whole = raw.get("modules_to_save") or []
@@ -81,7 +81,7 @@ def _whole(value: Any) -> bool:
 def _odd(raw: dict[str, Any], targets: Any, ranks: Any) -> str | None:
     """Why the config alone does not say what is added, where it does not. A pattern from a file is never run."""
     if not isinstance(targets, list):
-        return f"target_modules is {shorten(repr(targets), 60)}, which is no list of names"
+        return f"target_modules is {shown(targets, 60)}, which is no list of names"
     patterns = [*_names(targets), *(ranks if isinstance(ranks, dict) else ["?"])]
     strange = [p for p in patterns if not _PLAIN.fullmatch(p)]
     if strange:
@@ -90,5 +90,5 @@ def _odd(raw: dict[str, Any], targets: Any, ranks: Any) -> str | None:
         if raw.get(key):
             return f"{key} is not described"
     if raw.get("bias") not in (None, "none"):
-        return f"bias is {shorten(repr(raw.get('bias')))}: which biases it adds is not described"
+        return f"bias is {shown(raw.get('bias'))}: which biases it adds is not described"
     return None

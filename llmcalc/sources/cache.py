@@ -109,7 +109,9 @@ def _open(whole: bytes) -> tuple[str, bytes] | None:
         return None
     length = int.from_bytes(body[:4], "little")
     try:
-        return body[4 : 4 + length].decode(), zlib.decompress(body[4 + length :])
+        unpacking = zlib.decompressobj()
+        data = unpacking.decompress(body[4 + length :], _LARGEST)
+        return (body[4 : 4 + length].decode(), data) if unpacking.eof else None
     except (ValueError, zlib.error):
         return None
 

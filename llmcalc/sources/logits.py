@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcalc.errors import InputError
-from llmcalc.text import shorten
+from llmcalc.text import shorten, shown
 
 LARGEST = 2**31
 
@@ -57,7 +57,7 @@ def _from_text(text: str, name: str) -> Any:
         raise InputError(f"{name} is no list of numbers")
     for i, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{name}: the entry at index {i} is {shorten(repr(value))}, not a number")
+            raise InputError(f"{name}: the entry at index {i} is {shown(value)}, not a number")
     return values
 
 

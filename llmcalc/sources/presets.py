@@ -12,6 +12,7 @@ from typing import Any
 _FOLDER = Path(__file__).parents[1] / "presets"
 TOY = _FOLDER / "toy"
 """The toy model's files: a character-level Llama of about 140,000 parameters (scripts/train_toy.py)."""
+_LONGEST = 200
 _TUNED = re.compile(r"(?:-?(?:instruct|chat|it|hf|base|pretrain|preview|v0\.1|v1\.0))+$")
 
 
@@ -48,6 +49,8 @@ def squeeze(name: str) -> str:
 
 def find(name: str) -> str | None:
     """The preset that a name means: itself, another spelling, or the base of a tuned variant with the same sizes."""
+    if len(name) > _LONGEST:
+        return None
     if (_FOLDER / f"{name}.json").is_file() and "/" not in name and name != "aliases":
         return name
     index = _index()

@@ -16,7 +16,7 @@ from llmcalc.dtypes import find_dtype
 from llmcalc.errors import HeaderError
 from llmcalc.sources.header import Header, Stored
 from llmcalc.sources.json_file import read_json
-from llmcalc.text import shorten
+from llmcalc.text import shorten, shown
 
 HEADER_LIMIT = 100_000_000
 """The largest header that the format's own library accepts."""
@@ -94,9 +94,7 @@ def _metadata(metadata: Any, name: str) -> dict[str, str]:
         raise HeaderError(f"{name}: __metadata__ is not an object of strings")
     for key, value in metadata.items():
         if not isinstance(value, str):
-            raise HeaderError(
-                f"{name}: __metadata__ holds {shorten(key)} = {shorten(repr(value))}, which is not a string"
-            )
+            raise HeaderError(f"{name}: __metadata__ holds {shorten(key)} = {shown(value)}, which is not a string")
     return metadata
 
 
@@ -106,17 +104,17 @@ def _stored(tensor: str, entry: Any, name: str) -> tuple[Stored, int]:
         raise HeaderError(f"{where} lacks dtype, shape or data_offsets")
     kind = find_dtype(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if kind is None:
-        raise HeaderError(f"{where} has the dtype {shorten(repr(entry['dtype']))}, which is unknown")
+        raise HeaderError(f"{where} has the dtype {shown(entry['dtype'])}, which is unknown")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _naturals(shape) or len(shape) > 64:
-        raise HeaderError(f"{where} has the shape {shorten(repr(shape))}, not a list of sizes")
+        raise HeaderError(f"{where} has the shape {shown(shape)}, not a list of sizes")
     if not _naturals(offsets) or len(offsets) != 2:
-        raise HeaderError(f"{where} has the data_offsets {shorten(repr(offsets))}, not two offsets")
+        raise HeaderError(f"{where} has the data_offsets {shown(offsets)}, not two offsets")
     elements = 1
     for size in shape:
         elements *= size
         if elements > 2**63:
-            raise HeaderError(f"{where} has the shape {shorten(repr(shape))}, more than any file holds")
+            raise HeaderError(f"{where} has the shape {shown(shape)}, more than any file holds")
     needed, given = kind.bytes_for(elements), offsets[1] - offsets[0]
     if needed != given:
         raise HeaderError(f"{where} needs {needed} bytes for {entry['dtype']} {shape}, its offsets give {given}")

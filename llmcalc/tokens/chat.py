@@ -16,7 +16,7 @@ from llmcalc.sources.json_file import read_json
 from llmcalc.text import shorten
 
 _LONGEST = 1_000_000
-_SECONDS = 20.0
+_SECONDS = 15.0
 
 
 def messages(path: Path) -> list[dict[str, Any]]:

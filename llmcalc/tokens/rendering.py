@@ -11,7 +11,7 @@ import sys
 from datetime import datetime
 from typing import Any
 
-MEMORY, SECONDS, LONGEST = 1 << 30, 10, 50_000_000
+MEMORY, SECONDS, LONGEST = 1 << 30, 5, 50_000_000
 
 
 def _bounded() -> None:

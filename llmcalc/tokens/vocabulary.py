@@ -12,7 +12,7 @@ from typing import Any
 
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import gguf
-from llmcalc.text import shorten
+from llmcalc.text import shorten, shown
 from llmcalc.tokens.fast import Fast, _package
 
 _LLAMA3 = (
@@ -40,9 +40,7 @@ def read(path: Path) -> Fast:
     elif kind == "llama":
         inner = _by_scores(package, found, tokens)
     else:
-        raise UnavailableError(
-            f"{shorten(path.name)} has a tokenizer of kind {shorten(repr(kind))}, which is not built here"
-        )
+        raise UnavailableError(f"{shorten(path.name)} has a tokenizer of kind {shown(kind)}, which is not built here")
     types = _list(found, "token_type", int) or [1] * len(tokens)
     special = [t for t, k in zip(tokens, types, strict=False) if k == _CONTROL]
     inner.add_special_tokens(special)
@@ -104,7 +102,7 @@ def _by_scores(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) ->
     merges.sort(key=lambda m: m[0])
     unknown = found.get("ggml.unknown_token_id", 0)
     if type(unknown) is not int or not 0 <= unknown < len(tokens):
-        raise InputError(f"the vocabulary's unknown token is {shorten(repr(unknown), 40)}, none of its {len(tokens)}")
+        raise InputError(f"the vocabulary's unknown token is {shown(unknown, 40)}, none of its {len(tokens)}")
     inner = package.Tokenizer(
         package.models.BPE(vocab, [m for _, m in merges], unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
     )
