@@ -32,7 +32,7 @@ def check(
     ] = None,
     ctx: Annotated[int, typer.Option(help="With --live: tokens of the cache to allocate.", min=1)] = 512,
     batch: Annotated[int, typer.Option(help="With --live: sequences.", min=1)] = 1,
-    jobs: Annotated[int, typer.Option(help="Of a hub id: shards whose headers are read at once.", min=1, max=64)] = 16,
+    jobs: Annotated[int, typer.Option(help="Of a hub id: shards whose headers are read at once.", min=1, max=64)] = 32,
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
 

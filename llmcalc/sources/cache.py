@@ -75,7 +75,7 @@ def get(key: str) -> bytes | None:
 
 
 def put(key: str, data: bytes) -> None:
-    """Keeps the data under the key, and drops the entries that were not read for longest where there is no room."""
+    """Keeps the data under the key; whoever is ``alone`` makes room afterwards."""
     if limit() == 0:
         return
     name = key.encode()
@@ -94,7 +94,6 @@ def put(key: str, data: bytes) -> None:
             raise
     except OSError:
         return
-    bound(limit())
 
 
 def _path(key: str) -> Path:
@@ -148,7 +147,7 @@ def bound(most: int) -> list[Entry]:
 
 @contextmanager
 def alone(key: str) -> Iterator[None]:
-    """While one process fetches what belongs to the key, the others wait, and find it kept afterwards."""
+    """While one process fetches what belongs to the key, the others wait, and find it kept; then room is made."""
     from filelock import FileLock, Timeout
 
     lock = None
@@ -161,5 +160,6 @@ def alone(key: str) -> Iterator[None]:
     try:
         yield
     finally:
+        bound(limit())
         if lock is not None:
             lock.release()

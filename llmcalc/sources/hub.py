@@ -12,22 +12,26 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from llmcalc.errors import InputError, LlmcalcError, UnavailableError
+from llmcalc.errors import InputError, LlmcalcError, MissingError, UnavailableError
 from llmcalc.sources import cache
 from llmcalc.sources.header import Header
 from llmcalc.sources.places import Place
 from llmcalc.sources.remote import Again, Answer, Window, patiently
 from llmcalc.text import shorten
 
+if TYPE_CHECKING:
+    from llmcalc.sources.safetensors import Index
+
 Tell = Callable[[int, int], None]
 """Called with how many files are read, and of how many."""
 
-JOBS = 16
+JOBS = 32
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _SECONDS = 20.0
 _LARGEST_FILE = 200_000_000
+_LARGEST_INDEX = 500_000_000
 _LARGEST_TABLE = 256 << 20
 _PASSING = (408, 429, 500, 502, 503, 504)
 
@@ -70,38 +74,73 @@ def file(where: Place, name: str) -> Path | None:
 
 def header(where: Place, jobs: int = JOBS, tell: Tell = quiet) -> Header:
     """The header of a repository's safetensors, shard by shard, of each the first bytes alone."""
-    from llmcalc.sources.safetensors import open_index, read_shards
+    from llmcalc.sources.safetensors import read_shards
 
-    single = f"{_endpoint()}/{where}/{_SINGLE}"
-    path = None if where.exact and cache.get(single) is not None else file(where, _INDEX)
-    if path is None:
+    where = where if where.exact else _at_commit(where)
+    if cache.get(f"{_endpoint()}/{where}/{_SINGLE}") is not None:
         return safetensors(where, _SINGLE)
-    index = open_index(path)
-    if all(shard.is_file() for shard in index.shards.values()):
-        return read_shards(index)
-    commit = path.parent.name if path.parent.parent.name == "snapshots" else where.revision
-    there = Place(where.repo, commit)
+    with cache.alone(f"{_endpoint()}/{where}"):
+        index = _index(where)
+        if index is None:
+            return safetensors(where, _SINGLE)
+        if all(shard.is_file() for shard in index.shards.values()):
+            return read_shards(index)
+        return index.merge(_shards(where, index, jobs, tell))
+
+
+def _at_commit(where: Place) -> Place:
+    """The same place at the commit that the branch is at."""
+    try:
+        return Place(where.repo, _facts(where, _INDEX)[0])
+    except Exception:
+        return where
+
+
+def _index(where: Place) -> Index | None:
+    """The index of a repository's shards, from the hub's cache or by one request; None where it has none."""
+    from huggingface_hub import try_to_load_from_cache
+
+    from llmcalc.sources.safetensors import index_of, open_index
+
+    held = try_to_load_from_cache(where.repo, _INDEX, revision=where.revision)
+    if isinstance(held, str):
+        return open_index(Path(held))
+
+    def fetch(window: Window) -> int:
+        window.grow(8 << 20)
+        window.grow(window.size)
+        return window.size
+
+    try:
+        data, _ = _beginning(where, _INDEX, _LARGEST_INDEX, fetch)
+    except MissingError:
+        return None
+    beside = try_to_load_from_cache(where.repo, "config.json", revision=where.revision)
+    folder = Path(beside).parent if isinstance(beside, str) else Path("nowhere") / where.repo
+    return index_of(data, folder / _INDEX)
+
+
+def _shards(where: Place, index: Index, jobs: int, tell: Tell) -> dict[str, Header]:
+    """The headers of all shards, so many at a time."""
     names: dict[str, list[str]] = {}
     for tensor, shard in index.places.items():
         names.setdefault(shard, []).append(tensor)
-    done = 0
+    headers: dict[str, Header] = {}
 
-    def read(shard: str) -> Header:
-        nonlocal done
-        found = safetensors(there, shard, _guess(names[shard]))
-        done += 1
-        tell(done, len(names))
-        return found
+    def read(shard: str) -> None:
+        headers[shard] = safetensors(where, shard, _guess(names[shard]))
+        tell(len(headers), len(names))
 
-    with cache.alone(f"{_endpoint()}/{there}"), ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         running = [pool.submit(read, shard) for shard in index.shards]
         try:
-            headers = [each.result() for each in running]
+            for each in running:
+                each.result()
         except BaseException:
             for each in running:
                 each.cancel()
             raise
-    return index.merge(dict(zip(index.shards, headers, strict=True)))
+    return {shard: headers[shard] for shard in index.shards}
 
 
 def gguf(where: Place, name: str) -> Header:
@@ -119,7 +158,8 @@ def gguf(where: Place, name: str) -> Header:
         commit = known
     _remember(where, commit)
     there = Place(where.repo, commit)
-    return reader.merge([_table(there, part) for part in reader.parts(name)])
+    with cache.alone(f"{_endpoint()}/{there}/{name}"):
+        return reader.merge([_table(there, part) for part in reader.parts(name)])
 
 
 def files(where: Place) -> list[str]:

@@ -14,14 +14,18 @@ DEEPEST = 100
 
 def read_json(path: Path, limit: int = LIMIT) -> dict[str, Any]:
     """The JSON object in a file of at most ``limit`` bytes."""
+    return parse_json(read_bytes(path, limit), path.name)
+
+
+def read_bytes(path: Path, limit: int = LIMIT) -> bytes:
+    """A file of at most ``limit`` bytes."""
     try:
         size = path.stat().st_size
         if size > limit:
             raise InputError(f"{path.name} has {size} bytes; at most {limit} are read")
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or 'unreadable'}") from None
-    return parse_json(data, path.name)
 
 
 def parse_json(data: bytes | str, name: str) -> dict[str, Any]:

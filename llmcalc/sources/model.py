@@ -40,7 +40,7 @@ class Model:
     adapter: Adapter | None = None
     """What it adds to another model, where it is no model of its own."""
 
-    def with_header(self, jobs: int = 16, tell: Callable[[int, int], None] = lambda done, of: None) -> Model:
+    def with_header(self, jobs: int = 32, tell: Callable[[int, int], None] = lambda done, of: None) -> Model:
         """The model with its header, fetched where it has none yet."""
         if self.header is not None or self.fetch is None:
             return self

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmcalc.dtypes import find_dtype
+from llmcalc.dtypes import DType, find_dtype
 from llmcalc.errors import HeaderError
 from llmcalc.sources.header import Header, Stored
-from llmcalc.sources.json_file import read_json
+from llmcalc.sources.json_file import parse_json, read_bytes
 from llmcalc.text import shorten, shown
 
 HEADER_LIMIT = 100_000_000
@@ -38,8 +39,8 @@ def parse(file: BinaryIO, size: int, name: str) -> Header:
     tensors: dict[str, Stored] = {}
     spans: list[tuple[int, int, str]] = []
     for tensor, entry in entries.items():
-        stored, begin = _stored(tensor, entry, name)
-        tensors[tensor] = replace(stored, offset=8 + length + begin)
+        stored, begin = _stored(tensor, entry, name, 8 + length)
+        tensors[tensor] = stored
         spans.append((begin, begin + stored.n_bytes, tensor))
     _check_spans(spans, size - 8 - length, name)
     return Header("safetensors", tensors, metadata)
@@ -67,7 +68,9 @@ def _length(prefix: bytes, size: int, name: str) -> int:
 
 def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
     try:
-        entries = json.loads(text, object_pairs_hook=_unique)
+        entries = json.loads(text)
+        if not _each_once(text, entries):
+            entries = json.loads(text, object_pairs_hook=_unique)
     except _Duplicate as duplicate:
         raise HeaderError(f"{name}: the header names {shorten(str(duplicate))} twice") from None
     except (ValueError, RecursionError):
@@ -75,6 +78,14 @@ def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
     if not isinstance(entries, dict):
         raise HeaderError(f"{name}: the header is not a JSON object")
     return entries
+
+
+def _each_once(text: bytes, entries: Any) -> bool:
+    """Whether as many keys were kept as the text has: then none stands twice, and no slower look is needed."""
+    if not isinstance(entries, dict):
+        return True
+    kept = len(entries) + sum(len(entry) for entry in entries.values() if isinstance(entry, dict))
+    return text.count(b'":') == kept
 
 
 class _Duplicate(Exception):
@@ -98,27 +109,40 @@ def _metadata(metadata: Any, name: str) -> dict[str, str]:
     return metadata
 
 
-def _stored(tensor: str, entry: Any, name: str) -> tuple[Stored, int]:
-    where = f"{name}: tensor {shorten(tensor)}"
-    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        raise HeaderError(f"{where} lacks dtype, shape or data_offsets")
-    kind = find_dtype(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+def _stored(tensor: str, entry: Any, name: str, data: int) -> tuple[Stored, int]:
+    """One tensor, and where its bytes begin behind ``data``, the header's end."""
+
+    def fault(what: str) -> HeaderError:
+        return HeaderError(f"{name}: tensor {shorten(tensor)} {what}")
+
+    if not isinstance(entry, dict) or not entry.keys() >= _KEYS:
+        raise fault("lacks dtype, shape or data_offsets")
+    kind = _kind(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if kind is None:
-        raise HeaderError(f"{where} has the dtype {shown(entry['dtype'])}, which is unknown")
+        raise fault(f"has the dtype {shown(entry['dtype'])}, which is unknown")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _naturals(shape) or len(shape) > 64:
-        raise HeaderError(f"{where} has the shape {shown(shape)}, not a list of sizes")
+        raise fault(f"has the shape {shown(shape)}, not a list of sizes")
     if not _naturals(offsets) or len(offsets) != 2:
-        raise HeaderError(f"{where} has the data_offsets {shown(offsets)}, not two offsets")
+        raise fault(f"has the data_offsets {shown(offsets)}, not two offsets")
     elements = 1
     for size in shape:
         elements *= size
         if elements > 2**63:
-            raise HeaderError(f"{where} has the shape {shown(shape)}, more than any file holds")
-    needed, given = kind.bytes_for(elements), offsets[1] - offsets[0]
-    if needed != given:
-        raise HeaderError(f"{where} needs {needed} bytes for {entry['dtype']} {shape}, its offsets give {given}")
-    return Stored(kind.name, tuple(shape), needed, name), offsets[0]
+            raise fault(f"has the shape {shown(shape)}, more than any file holds")
+    begin, end = offsets
+    needed = kind.bytes_for(elements)
+    if needed != end - begin:
+        raise fault(f"needs {needed} bytes for {entry['dtype']} {shape}, its offsets give {end - begin}")
+    return Stored(kind.name, tuple(shape), needed, name, data + begin), begin
+
+
+_KEYS = frozenset(("dtype", "shape", "data_offsets"))
+
+
+@lru_cache(maxsize=256)
+def _kind(name: str) -> DType | None:
+    return find_dtype(name)
 
 
 def _naturals(value: Any) -> bool:
@@ -173,7 +197,12 @@ class Index:
 
 def open_index(path: Path) -> Index:
     """The index in a file; shards outside its directory are refused."""
-    raw = read_json(path, _INDEX_LIMIT)
+    return index_of(read_bytes(path, _INDEX_LIMIT), path)
+
+
+def index_of(data: bytes, path: Path) -> Index:
+    """The same of its bytes; ``path`` is where it lies, or would lie, beside its shards."""
+    raw = parse_json(data, path.name)
     places = raw.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
         raise HeaderError(f"{path.name}: weight_map is not an object of file names")

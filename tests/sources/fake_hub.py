@@ -86,9 +86,9 @@ class Answer(BaseHTTPRequestHandler):
             if self.path.endswith(ending):
                 self._refuse(status, code={401: "GatedRepo", 403: "GatedRepo", 404: "RepoNotFound"}.get(status, ""))
                 return
-        parts = self.path.strip("/").split("/")
+        parts = self.path.partition("?")[0].strip("/").split("/")
         if parts[:2] == ["api", "models"] and len(parts) in (4, 6):
-            self._list(hub.root / parts[2] / parts[3])
+            self._list(hub.root / parts[2] / parts[3], tree="tree" in parts[4:5])
         elif len(parts) < 5 or parts[2] != "resolve" or not (hub.root / parts[0] / parts[1]).is_dir():
             self._refuse(404, code="RepoNotFound")
         elif parts[3] not in ("main", COMMIT):
@@ -97,18 +97,34 @@ class Answer(BaseHTTPRequestHandler):
             file = (hub.root / parts[0] / parts[1]).joinpath(*parts[4:])
             self._send(file, body) if file.is_file() else self._refuse(404, code="EntryNotFound")
 
-    def _list(self, folder: Path) -> None:
+    def _list(self, folder: Path, tree: bool) -> None:
+        """What is known of a repository, or its files alone."""
         if not folder.is_dir():
             self._refuse(404, code="RepoNotFound")
             return
-        names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-        info = {"id": "/".join(folder.parts[-2:]), "sha": COMMIT, "siblings": [{"rfilename": n} for n in names]}
+        sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+        siblings = [{"rfilename": name} for name in sizes]
+        info: object = {"id": "/".join(folder.parts[-2:]), "sha": COMMIT, "siblings": siblings, **self._about(folder)}
+        if tree:
+            info = [{"type": "file", "path": name, "size": size} for name, size in sizes.items()]
         text = json.dumps(info).encode()
+        self.server.sent += len(text)
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
+
+    def _about(self, folder: Path) -> dict[str, object]:
+        """What the hub reads out of a config."""
+        config = folder / "config.json"
+        try:
+            read = json.loads(config.read_text()) if config.is_file() else {}
+        except (ValueError, RecursionError):
+            return {}
+        told = ("architectures", "model_type", "auto_map", "quantization_config")
+        kept = {key: read[key] for key in told if isinstance(read, dict) and key in read}
+        return {"library_name": "transformers", "config": kept} if kept else {}
 
     def _spend(self, counts: dict[str, int]) -> bool:
         """Whether this request is one of those that fail in some way."""
@@ -120,7 +136,8 @@ class Answer(BaseHTTPRequestHandler):
 
     def _send(self, file: Path, body: bool) -> None:
         size, wanted = file.stat().st_size, self.headers.get("Range")
-        tag = hashlib.sha256(file.read_bytes()[:100_000]).hexdigest()[:40]
+        with file.open("rb") as opened:  # the beginning: a file may be a hole of many GB
+            tag = hashlib.sha256(opened.read(100_000)).hexdigest()[:40]
         if self.server.elsewhere is not None and file.suffix in (".safetensors", ".gguf"):
             self.send_response(302)
             self.send_header("Location", self.server.elsewhere.url + self.path)
