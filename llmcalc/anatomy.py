@@ -101,6 +101,11 @@ class Weight:
         """Whether the elements are parameters of the model, once."""
         return not (self.buffer or self.tied_to or self.extra)
 
+    @property
+    def routed(self) -> bool:
+        """Whether it is of routed experts, be it of a single one, as on a rank that holds one."""
+        return self.experts > 1 or self.stacked or self.rows or "{expert}" in self.name
+
     def names(self) -> Iterator[str]:
         """Every tensor name, layer by layer."""
         by_expert = "{expert}" in self.name

@@ -75,9 +75,9 @@ def plural(word: str, n: int) -> str:
     return word if n == 1 else f"{word}s"
 
 
-def several(n: int, word: str) -> str:
-    """So many of them: ``1 token``, ``8,192 tokens``."""
-    return f"{exact(n)} {plural(word, n)}"
+def several(n: int, word: str, many: str | None = None) -> str:
+    """So many of them: ``1 token``, ``8,192 tokens``; ``many`` is a plural that does not end in s alone."""
+    return f"{exact(n)} {many if many and n != 1 else plural(word, n)}"
 
 
 def parse_bytes(text: str) -> int:

@@ -13,6 +13,7 @@ from llmcalc.calc.flops import in_text
 from llmcalc.calc.parallel import n_decoder_layers, partition
 from llmcalc.calc.training import Part, Recipe
 from llmcalc.errors import InputError
+from llmcalc.units import several
 
 
 class Widths:
@@ -126,7 +127,7 @@ def _megatron(r: Recipe, whole: Anatomy, here: Anatomy, layers: list[int], index
     recomputed = (
         [Part("recomputed", max(first, default=0), "one layer at a time", False)] if r.recompute == "full" else []
     )
-    why = f"{len(layers)} layers, {flying} micro-batches in flight (arXiv 2205.05198)"
+    why = f"{several(len(layers), 'layer')}, {several(flying, 'micro-batch', 'micro-batches')} in flight (arXiv 2205.05198)"
     return [Part("activations", n, why, False), *recomputed]
 
 

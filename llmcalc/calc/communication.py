@@ -36,21 +36,27 @@ def _part(n_bytes: int, ranks: int, times: int) -> int:
 
 
 def _data(r: Recipe, anatomy: Anatomy, micro_batches: int) -> list[Traffic]:
-    n = r.dp * r.cp
+    """Gradients and weights among ranks that hold the same parameters: of routed experts they are ep times fewer."""
+    weights = stored(rank_of(r, anatomy))
+    routed = sum(int(w.params) for w in weights if r.ep > 1 and w.routed)
+    others = sum(int(w.params) for w in weights) - routed
+    ranks = r.dp * r.cp
+    found = _exchanges(r, others, ranks, micro_batches, "")
+    return found + (_exchanges(r, routed, ranks // r.ep, micro_batches, " of experts") if routed else [])
+
+
+def _exchanges(r: Recipe, params: int, n: int, micro_batches: int, of: str) -> list[Traffic]:
     if n == 1:
         return []
-    params = sum(int(w.params) for w in stored(rank_of(r, anatomy)))
     grads, weights = params * min(r.profile.grads, 4), params * 2
     if r.zero == 0:
-        return [Traffic("all-reduce of gradients", n, _part(grads, n, 2), "2·(n - 1)/n of the gradients")]
-    out = [Traffic("reduce-scatter of gradients", n, _part(grads, n, 1), "(n - 1)/n of the gradients")]
+        return [Traffic(f"all-reduce of gradients{of}", n, _part(grads, n, 2), "2·(n - 1)/n of the gradients")]
+    out = [Traffic(f"reduce-scatter of gradients{of}", n, _part(grads, n, 1), "(n - 1)/n of the gradients")]
+    once = Traffic(f"all-gather of weights{of}", n, _part(weights, n, 1), "(n - 1)/n of the 16-bit weights")
     if r.zero < 3:
-        return [*out, Traffic("all-gather of weights", n, _part(weights, n, 1), "(n - 1)/n of the 16-bit weights")]
-    times = 2 * micro_batches
-    return [
-        *out,
-        Traffic("all-gather of weights", n, _part(weights, n, times), "forward and backward, every micro-batch"),
-    ]
+        return [*out, once]
+    often = _part(weights, n, 2 * micro_batches)
+    return [*out, Traffic(once.name, n, often, "forward and backward, every micro-batch")]
 
 
 def _stream(r: Recipe, anatomy: Anatomy) -> int:

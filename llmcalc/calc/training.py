@@ -7,7 +7,7 @@ for Hugging Face's Llama, measured byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -290,18 +290,30 @@ def _states(r: Recipe, weights: Sequence[Weight], params: int, added: int) -> li
             Part("gradients", -(-p.adapter * added // _shards(r, 2)), "of the adapters"),
             Part("optimizer", 0 if r.offload else -(-moments // _shards(r, 1)), f"{r.optimizer}, of the adapters"),
         ]
-    moments = optimizer_bytes(o, weights, p.moment)
-    shared = {n: f", over {_shards(r, n)} ranks" if _shards(r, n) > 1 else "" for n in (1, 2, 3)}
+    said = {n: f", over {_shards(r, n)} ranks" if _shards(r, n) > 1 else "" for n in (1, 2, 3)}
+    if r.ep > 1 and any(w.routed for w in weights):
+        said = {n: text and f"{text}, experts over {_shards(r, n) // r.ep}" for n, text in said.items()}
+
+    def each(n_bytes: int, level: int) -> int:
+        return _divided(r, weights, level, lambda some: n_bytes * sum(int(w.params) for w in some))
+
+    master = 0 if r.offload else each(p.master, 1)
+    moments = 0 if r.offload else _divided(r, weights, 1, lambda some: optimizer_bytes(o, some, p.moment))
     return [
-        Part("weights", -(-p.weights * params // _shards(r, 3)), f"{p.weights} bytes per parameter{shared[3]}"),
-        Part("gradients", -(-p.grads * params // _shards(r, 2)), f"{p.grads} bytes per parameter{shared[2]}"),
-        Part(
-            "master",
-            0 if r.offload else -(-p.master * params // _shards(r, 1)),
-            f"{p.master} bytes per parameter{shared[1]}",
-        ),
-        Part("optimizer", 0 if r.offload else -(-moments // _shards(r, 1)), f"{r.optimizer}{shared[1]}"),
+        Part("weights", each(p.weights, 3), f"{p.weights} bytes per parameter{said[3]}"),
+        Part("gradients", each(p.grads, 2), f"{p.grads} bytes per parameter{said[2]}"),
+        Part("master", master, f"{p.master} bytes per parameter{said[1]}"),
+        Part("optimizer", moments, f"{r.optimizer}{said[1]}"),
     ]
+
+
+def _divided(r: Recipe, weights: Sequence[Weight], level: int, n_bytes: Callable[[Sequence[Weight]], int]) -> int:
+    """A state's bytes on one rank: experts are divided among the ranks that hold the same ones, dp·cp/ep of them."""
+    ranks = _shards(r, level)
+    if r.ep == 1 or ranks == 1:
+        return -(-n_bytes(weights) // ranks)
+    routed, others = [w for w in weights if w.routed], [w for w in weights if not w.routed]
+    return -(-n_bytes(others) // ranks) + -(-n_bytes(routed) // (ranks // r.ep))
 
 
 def _packed_bytes(weights: Sequence[Weight], packed: Fraction) -> int:

@@ -194,7 +194,7 @@ def _listing(where: Place) -> str:
 
 def _guess(names: list[str]) -> int:
     """How long a header with these tensors is at most, nearly always: then one request is enough."""
-    return min(max(sum(len(name) + 110 for name in names) + 512, 16384), 2 << 20)
+    return min(max(sum(len(name) + 95 for name in names) + 512, 16384), 2 << 20)
 
 
 def safetensors(where: Place, name: str, guess: int = 1 << 16) -> Header:

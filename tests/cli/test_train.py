@@ -130,3 +130,29 @@ def test_bad_input_is_one_line(cli: Cli) -> None:
     ):
         ran = cli("train", "gpt2", *words)
         assert ran.code == 2 and ran.err.startswith("error: ") and "Traceback" not in ran.err, words
+
+
+def test_states_of_experts_are_divided_among_those_who_hold_them(cli: Cli) -> None:
+    """Expert-data-parallel ranks are dp·cp/ep (Megatron-LM): all ranks together hold each master copy once."""
+    recipe = ("mixtral-8x7b", "--like", "megatron", "--zero", 1, "--dp", 8, "--recompute", "full", "--json")
+    whole = 46_702_792_704
+    for ep, sharers in ((1, 8), (2, 4), (4, 2), (8, 1)):
+        found = json.loads(cli("train", *recipe, "--ep", ep).out)
+        held = {row["part"]: row["bytes"] for row in found["rows"]}
+        assert 8 * held["master"] == pytest.approx(4 * whole, abs=64)
+        routed = 45_097_156_608 // ep
+        assert held["weights"] == 2 * (whole - 45_097_156_608 + routed)
+        traffic = {t["exchange"]: t for t in found["facts"]["traffic"]}
+        if ep > 1:
+            got = traffic.get("reduce-scatter of gradients of experts", {"ranks": 1, "bytes": 0})
+            assert got["ranks"] == sharers and got["bytes"] == 4 * routed * (sharers - 1) // sharers
+
+
+def test_the_slowest_rank_decides(cli: Cli) -> None:
+    words = ("train", "gpt2", "--precision", "bf16", "--dp", 4, "--link", "50GB", "--rank-seconds")
+    facts = json.loads(cli(*words, "1,1,1,1.3", "--json").out)["facts"]
+    assert facts["compute_s"] == 1.3 and facts["step_s"] == pytest.approx(1.3 + 373_319_424 / 50e9)
+    assert facts["waiting_s"] == [pytest.approx(x) for x in (0.3, 0.3, 0.3, 0)]
+    for wrong in ("1,1", "1,1,1,x", "1,1,1,0", "1,1,1,-2", ""):
+        ran = cli(*words, wrong)
+        assert ran.code == 2 and "--rank-seconds" in ran.err
