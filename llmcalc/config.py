@@ -65,7 +65,7 @@ SIZES: dict[str, tuple[str, ...]] = {
 
 _CORE = ("d_model", "n_layers", "n_heads", "vocab", "d_ff")
 _MAY_BE_ZERO = ("n_dense_layers", "n_shared_experts")
-_LIMITS = {"n_layers": 10_000, "n_experts": 100_000}
+_LIMITS = {"n_layers": 1000, "n_experts": 100_000}
 _LARGEST = 2**40
 _ABSENT: Any = object()
 

@@ -267,8 +267,10 @@ def _write_atom(atom: Atom, name: Callable[[str, int], str]) -> str:
 
 
 def _sizes(node: Node) -> Iterator[tuple[str, int]]:
-    if node[0] == "sym":
-        yield node[1], node[2]
-    elif node[0] != "num":
-        for part in node[1:]:
-            yield from _sizes(part)
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if part[0] == "sym":
+            yield part[1], part[2]
+        elif part[0] != "num":
+            waiting += reversed(part[1:])

@@ -127,7 +127,8 @@ def _megatron(r: Recipe, whole: Anatomy, here: Anatomy, layers: list[int], index
     recomputed = (
         [Part("recomputed", max(first, default=0), "one layer at a time", False)] if r.recompute == "full" else []
     )
-    why = f"{several(len(layers), 'layer')}, {several(flying, 'micro-batch', 'micro-batches')} in flight (arXiv 2205.05198)"
+    passes = several(flying, "micro-batch", "micro-batches")
+    why = f"{several(len(layers), 'layer')}, {passes} in flight (arXiv 2205.05198)"
     return [Part("activations", n, why, False), *recomputed]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -122,9 +123,20 @@ def inner(c: Config, key: str, default_type: str = "") -> Config:
 
 def parts_of(c: Config) -> Parts:
     """The parts of a config whose family is known by its ``model_type``; for models inside others."""
-    function = find(model_type(c.raw))
+    named = model_type(c.raw)
+    function = find(named)
     assert function is not None  # model_type() has found it
-    return function(c)
+    if named in _DESCRIBED.get():
+        raise ConfigError(f"{named}: the config has no language model inside it (looked for text_config)")
+    token = _DESCRIBED.set(_DESCRIBED.get() | {named})
+    try:
+        yield from function(c)
+    finally:
+        _DESCRIBED.reset(token)
+
+
+_DESCRIBED: ContextVar[frozenset[str]] = ContextVar("described", default=frozenset())
+"""Model types that are being described: a config that would hold its own kind has none inside."""
 
 
 def anatomy(c: Config) -> Anatomy:
@@ -139,6 +151,10 @@ def anatomy(c: Config) -> Anatomy:
         ) from error
     if _is_bare(c):
         parts = tuple(_without_head(parts))
+    for part in parts:
+        if isinstance(part, Weight) and not all(int(size) >= 1 for size in part.shape):
+            sizes = " x ".join(str(int(size)) for size in part.shape)
+            raise ConfigError(f"{c.family or 'config'}: {part.name} would be {sizes}: the sizes contradict each other")
     kept = tuple(p for p in parts if not isinstance(p, Mixer) or p.layers.indices)
     return Anatomy(c.family, kept, tuple(c.notes))
 

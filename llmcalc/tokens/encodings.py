@@ -217,10 +217,12 @@ def tekken(raw: Any, name: str) -> Tiktoken:
         taken = [*ranks.values(), *special.values()]
         if len(ranks) != len(words) or n_special > 10**6 or len(set(taken)) != len(taken):
             raise ValueError("ranks stand twice")
+        if not all(bytes([b]) in ranks for b in range(256)):
+            raise ValueError("a byte has no rank")
         if any(not 0 <= rank < n_vocab for rank in taken):
             raise ValueError("a rank lies outside the vocabulary")
         found = Tiktoken(name, f"{name}, Tekken", pattern, ranks, special)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{shorten(name)} is not a Tekken file: {shorten(str(error), 60)}") from None
     found.n_vocab = n_vocab
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.text import shorten
+from llmcalc.text import shorten, shown
 from llmcalc.tokens.base import Tokenizer
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -45,7 +45,9 @@ def _check_ids(text: str, name: str) -> None:
     entries += [t.get("id") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
     largest = max((i for i in entries if isinstance(i, int)), default=0)
     if largest > 4 * len(entries) + 100_000:
-        raise InputError(f"{shorten(name)} has the id {largest} among {len(entries)} entries, which no tokenizer has")
+        raise InputError(
+            f"{shorten(name)} has the id {shown(largest, 40)} among {len(entries)} entries, which no tokenizer has"
+        )
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def test_heads_with_a_bias_in_a_format_of_embeddings(cli: Cli, model: str) -> No
 
 def test_thousands_of_layers_by_layer(cli: Cli) -> None:
     begun = time.monotonic()
-    ran = cli("params", "gemma-3-27b", "--set", "n_layers=9999", "--by", "layer")
+    ran = cli("params", "gemma-3-27b", "--set", "n_layers=1000", "--by", "layer")
     assert ran.code == 0 and time.monotonic() - begun < 2
 
 
@@ -265,3 +265,38 @@ def test_a_shard_name_that_no_file_system_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [201, 300, 5000])
 def test_a_name_of_any_length(cli: Cli, length: int) -> None:
     refused(cli("params", "x" * length), 2)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen3_vl", "vision_config": {}},
+        {"model_type": "qwen3_vl", "text_config": "x", "vision_config": {}},
+        {"model_type": "exaone4_5"},
+        {"model_type": "recurrent_gemma", **SIZES, "intermediate_size": 1},
+        {"model_type": "mamba", **SIZES, "intermediate_size": 5e-324},
+        {"model_type": "llama", **SIZES, "num_hidden_layers": 1001},
+    ],
+)
+def test_a_model_that_cannot_be(cli: Cli, tmp_path: Path, config: dict[str, Any]) -> None:
+    """It would hold itself, have a size of nothing, or more layers than any."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    begun = time.monotonic()
+    for words in (("params",), ("dtype", "q4_k_m", "--model")):
+        refused(cli(*words, tmp_path), 2)
+    assert time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize("rank", [float("inf"), 0])
+def test_tekken_that_lacks_bytes(cli: Cli, tmp_path: Path, rank: float) -> None:
+    config = {"default_vocab_size": 2, "default_num_special_tokens": 1, "pattern": "\\S+"}
+    words = [{"rank": rank, "token_bytes": "YQ=="}]
+    path = tmp_path / "tekken.json"
+    path.write_text(json.dumps({"config": config, "vocab": words, "special_tokens": []}))
+    refused(cli("tokenize", "--tokenizer", path, "bcd"))
+
+
+def test_a_number_of_thousands_of_digits_in_an_error(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [{"id": 1' + "0" * 4000 + "}]}")
+    refused(cli("tokenize", "--tokenizer", path, "hi"))
