@@ -23,15 +23,29 @@ def size(help_text: str) -> Any:
     return typer.Option(help=help_text, metavar="N")
 
 
+def _presets(incomplete: str) -> list[str]:
+    """For a shell that completes: the presets that begin so."""
+    from llmcalc.sources import presets
+
+    return [name for name in ("toy", *presets.names()) if name.startswith(incomplete)]
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model: a name, or sizes."""
 
     argument: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A preset, a file, a directory or a hub id.", show_default=False),
+        typer.Argument(
+            metavar="MODEL",
+            help="A preset, a file, a directory or a hub id.",
+            show_default=False,
+            autocompletion=_presets,
+        ),
     ] = None
-    model: Annotated[str | None, typer.Option("--model", "-m", help="The same as MODEL.")] = None
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The same as MODEL.", autocompletion=_presets)
+    ] = None
     override: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change one size: n_kv_heads=8. May be repeated.", metavar="KEY=VALUE"),
