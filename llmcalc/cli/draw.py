@@ -21,6 +21,8 @@ MARKS = "●○×+◆◇"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SHADES = " ░▒▓█"
 _HEIGHT = 12
+_DOTS, _SINGLE = "·:'", 20
+"""A line's way is dotted; where it has few points, each of them is marked."""
 
 
 def draw(picture: Picture, columns: int) -> list[Line]:
@@ -133,8 +135,8 @@ def _(picture: Curves, room: int) -> list[Line]:
 
     for i, (_, line) in enumerate(picture.lines):
         for x, y in _between(line, cells, picture.log_x, picture.log_y):
-            put(x, y, ("·" if i == 0 else ":" if i == 1 else "'", _colour(i)))
-        for x, y in line if len(line) <= 20 else ():
+            put(x, y, (_DOTS[i % len(_DOTS)], _colour(i)))
+        for x, y in line if len(line) <= _SINGLE else ():
             put(x, y, (MARKS[i % len(MARKS)], _colour(i)))
     for i, (_, x, y) in enumerate(picture.points):
         put(x, y, (_letter(i), "bold"))
@@ -148,8 +150,8 @@ def _(picture: Curves, room: int) -> list[Line]:
     lines.append([(f"{' ' * side}  {low}{picture.x:^{max(gap, 0)}}{high}", "")])
     if len(picture.lines) > 1 or picture.points:
         lines += [
-            [(f"  {MARKS[i % len(MARKS)]}", _colour(i)), (f" {safe(name)}", "")]
-            for i, (name, _) in enumerate(picture.lines)
+            [(f"  {(MARKS if len(line) <= _SINGLE else _DOTS)[i % 3]}", _colour(i)), (f" {safe(name)}", "")]
+            for i, (name, line) in enumerate(picture.lines)
         ]
         lines += [[(f"  {_letter(i)} {safe(name)}", "")] for i, (name, _, _) in enumerate(picture.points)]
     return lines

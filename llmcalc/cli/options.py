@@ -43,9 +43,9 @@ class ModelOptions:
             autocompletion=_presets,
         ),
     ] = None
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The same as MODEL.", autocompletion=_presets)
-    ] = None
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The same as MODEL.", autocompletion=_presets)] = (
+        None
+    )
     override: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change one size: n_kv_heads=8. May be repeated.", metavar="KEY=VALUE"),

@@ -55,7 +55,9 @@ def _drawn(view: View, output: OutputOptions, form: str) -> list[Line]:
 
     from llmcalc.cli.draw import draw
 
-    return draw(view.picture(), shutil.get_terminal_size((100, 24)).columns)
+    picture = view.picture()
+    lines = draw(picture, shutil.get_terminal_size((100, 24)).columns)
+    return lines[picture.title == view.title :]  # a title is said once
 
 
 def _print(view: View, form: str, drawn: list[Line]) -> None:

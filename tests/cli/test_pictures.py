@@ -45,9 +45,9 @@ def test_every_picture_fits(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
     for columns in (60, 80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
         ran = cli(*ANSWERS[name], "--plot", "-")
-        empty, title, *drawn = ran.out.splitlines()[lines:]
-        assert not empty and title and len(drawn) >= 2
-        assert max(width(line) for line in drawn) <= columns
+        empty, *drawn = ran.out.splitlines()[lines:]
+        assert not empty and len(drawn) >= 2
+        assert max(width(line) for line in drawn[1:]) <= columns
 
 
 @pytest.mark.parametrize("name", ANSWERS)
