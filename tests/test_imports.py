@@ -33,7 +33,7 @@ HEAVY = {
         *(f"sampling/{n}.py" for n in ("candidates", "changes", "cuts", "draw", "engines")),
     },
     "ml_dtypes": {"values/scalar.py"},
-    "matplotlib": {"cli/plot.py"},
+    "matplotlib": {"cli/drawing/plot.py"},
     "huggingface_hub": {"sources/hub.py"},
     "tokenizers": {"tokens/fast.py"},
     "gguf": {"values/ggml.py"},

@@ -12,9 +12,9 @@ from llmcalc.calc.blockformats import BLOCKS, find
 from llmcalc.calc.mixes import file_type
 from llmcalc.cli import dtype_blocks as packed
 from llmcalc.cli import dtype_floats as floats
+from llmcalc.cli.drawing.answers import as_bars, by_bytes
 from llmcalc.cli.options import OutputOptions, takes
 from llmcalc.cli.output import write
-from llmcalc.cli.pictures import as_bars, by_bytes
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import DTYPES, dtype, find_dtype
 from llmcalc.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 from llmcalc.calc.blockformats import find
 from llmcalc.calc.floats import FLOATS, Float, Value
 from llmcalc.cli import dtype_blocks as packed
-from llmcalc.cli.pictures import formats
+from llmcalc.cli.drawing.answers import formats
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import dtype, find_dtype
 from llmcalc.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 from llmcalc.anatomy import Anatomy
 from llmcalc.calc.mixes import BASES, Typed, mix
 from llmcalc.calc.schemes import SCHEMES, tensors
-from llmcalc.cli.pictures import as_bars, by_bytes
+from llmcalc.cli.drawing.answers import as_bars, by_bytes
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sources import resolve

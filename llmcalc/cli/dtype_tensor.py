@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmcalc.calc.blockformats import find
 from llmcalc.calc.floats import FLOATS
-from llmcalc.cli.picture import Histogram
+from llmcalc.cli.drawing.picture import Histogram
 from llmcalc.cli.progress import Progress
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import dtype, find_dtype

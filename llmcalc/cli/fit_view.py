@@ -31,7 +31,7 @@ from llmcalc.sources.devices import Device
 from llmcalc.units import exact, plural, size
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 VERDICTS = {"yes": "fits", "no": "does not fit", "unsure": "is too close to call"}
 
@@ -71,10 +71,10 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
 
 
 def _picture(title: str, bars: list[tuple[str, list[Part]]], usable: int, si: bool) -> Picture:
-    from llmcalc.cli import pictures
+    from llmcalc.cli.drawing import answers
 
     shown = [(place, [(p.name, int(p.n_bytes)) for p in parts]) for place, parts in bars]
-    return pictures.places(title, shown, ("usable", usable), si)
+    return answers.places(title, shown, ("usable", usable), si)
 
 
 def _asked(s: Subject) -> list[Fact]:

@@ -25,7 +25,7 @@ from llmcalc.sources import Model
 from llmcalc.units import exact, parse_bytes, plural, size
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 
 @takes
@@ -80,11 +80,11 @@ def kvcache(
 
 
 def _growth(title: str, found: Model, load: Load, engine: str, si: bool) -> Picture:
-    from llmcalc.cli import pictures
+    from llmcalc.cli.drawing import answers
 
     mha = int(mha_bytes(found.anatomy, load)) if load.key_dtype.name not in CACHE_DTYPES and load.tp == 1 else 0
     longest = found.longest_context or int(load.context)
-    return pictures.cache_growth(title, engine_for(engine)[0], found.anatomy, load, longest, mha, si)
+    return answers.cache_growth(title, engine_for(engine)[0], found.anatomy, load, longest, mha, si)
 
 
 def _stay_below(n_bytes: int, most: int | None) -> None:

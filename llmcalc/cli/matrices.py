@@ -12,7 +12,7 @@ from llmcalc.cli.view import Column, Fact, View
 from llmcalc.course.attention import Step
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 
 def view(title: str, steps: Sequence[Step], facts: Sequence[Fact]) -> View:
@@ -40,9 +40,9 @@ def view(title: str, steps: Sequence[Step], facts: Sequence[Fact]) -> View:
 
 
 def _picture(title: str, step: Step) -> Picture:
-    from llmcalc.cli import pictures
+    from llmcalc.cli.drawing import answers
 
-    return pictures.weights(title, step.values.tolist())
+    return answers.weights(title, step.values.tolist())
 
 
 def _number(x: float) -> float | str:

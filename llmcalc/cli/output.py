@@ -10,7 +10,7 @@ from llmcalc.errors import InputError
 from llmcalc.text import safe
 
 if TYPE_CHECKING:
-    from llmcalc.cli.draw import Line
+    from llmcalc.cli.drawing.draw import Line
     from llmcalc.cli.options import OutputOptions
 
 FORMATS = ("table", "plain", "json", "csv", "markdown")
@@ -28,7 +28,7 @@ def write(view: View, output: OutputOptions) -> None:
         raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}")
     drawn = _drawn(view, output, form)
     if output.export is not None:
-        from llmcalc.cli.export import export
+        from llmcalc.cli.drawing.export import export
 
         export(view, drawn, output.export)
     try:
@@ -45,7 +45,7 @@ def _drawn(view: View, output: OutputOptions, form: str) -> list[Line]:
     if view.picture is None:
         raise InputError("there is no picture of this answer")
     if output.plot != "-":
-        from llmcalc.cli.plot import plot
+        from llmcalc.cli.drawing.plot import plot
 
         plot(view.picture(), output.plot)
         return []
@@ -53,7 +53,7 @@ def _drawn(view: View, output: OutputOptions, form: str) -> list[Line]:
         raise InputError(f"--plot - draws text, which --format {form} is not", hint="--plot FILE.svg")
     import shutil
 
-    from llmcalc.cli.draw import draw
+    from llmcalc.cli.drawing.draw import draw
 
     picture = view.picture()
     lines = draw(picture, shutil.get_terminal_size((100, 24)).columns)
@@ -73,7 +73,7 @@ def _print(view: View, form: str, drawn: list[Line]) -> None:
     else:
         print(_WRITERS[form](view))
         if drawn:
-            from llmcalc.cli.draw import as_text
+            from llmcalc.cli.drawing.draw import as_text
 
             fence = "```" if form == "markdown" else ""
             print("\n".join(["", *([fence + "text"] * bool(fence)), as_text(drawn), *([fence] * bool(fence))]))

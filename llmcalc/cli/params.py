@@ -23,7 +23,7 @@ from llmcalc.text import safe, shorten
 from llmcalc.units import both, count, exact, parse_count, percent, several, size
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
 
@@ -126,9 +126,9 @@ def of_header(model: Model, header: Header, notes: list[str], output: OutputOpti
 
 
 def _picture(title: str, rows: list[Mapping[str, Any]], label: str) -> Picture:
-    from llmcalc.cli import pictures
+    from llmcalc.cli.drawing import answers
 
-    return pictures.shares(title, rows, label)
+    return answers.shares(title, rows, label)
 
 
 def stored_rows(header: Header) -> tuple[list[Column], list[Mapping[str, Any]]]:

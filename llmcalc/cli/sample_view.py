@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmcalc.cli.picture import Bars
+from llmcalc.cli.drawing.picture import Bars
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sampling.candidates import Candidates

@@ -25,7 +25,7 @@ from llmcalc.sources.devices import Device, find
 from llmcalc.units import both, count, exact, parse_bytes, parse_count, plural, several, size
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -235,7 +235,7 @@ def _view(
 
 def _picture(title: str, ask: Ask, steps: Sequence[tuple[int, Step, Step]]) -> Picture:
     """Prefill and one decoded token of every batch, under the roof of one device."""
-    from llmcalc.cli import pictures
+    from llmcalc.cli.drawing import answers
 
     points = [
         (f"{n} at a time, one token: {n / one.seconds:,.1f} tokens/s", one.intensity, one.flop / one.seconds)
@@ -243,4 +243,4 @@ def _picture(title: str, ask: Ask, steps: Sequence[tuple[int, Step, Step]]) -> P
     ]
     first = steps[0][1]
     points.append((f"prefill: {1000 * first.seconds:,.1f} ms", first.intensity, first.flop / first.seconds))
-    return pictures.roofline(title, ask.peaks.flop_per_s, ask.peaks.bytes_per_s, points)
+    return answers.roofline(title, ask.peaks.flop_per_s, ask.peaks.bytes_per_s, points)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmcalc.cli.pictures import as_bars
+from llmcalc.cli.drawing.answers import as_bars
 from llmcalc.cli.progress import Progress
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError

@@ -19,7 +19,7 @@ from llmcalc.text import safe
 from llmcalc.units import both, exact, several, size
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,14 @@ def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
 
 def _picture(title: str, steps: Sequence[Step]) -> Picture:
     """FLOP by kind of step, all layers together."""
-    from llmcalc.cli import pictures
+    from llmcalc.cli.drawing import answers
 
     flop: dict[str, int] = {}
     for step in steps:
         name = step.part.split("{layer}.")[-1]
         flop[name] = flop.get(name, 0) + int(step.flop)
     rows = [{"part": name, "flop": n} for name, n in flop.items()]
-    return pictures.fewer(pictures.as_bars(title, rows, "part", "flop", "FLOP", pictures.big))
+    return answers.fewer(answers.as_bars(title, rows, "part", "flop", "FLOP", answers.big))
 
 
 def described(model: Model) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from llmcalc.text import shorten
 from llmcalc.units import both, count, exact, parse_bytes, parse_count, size
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 PRECISIONS = {"bf16-mixed": "accelerate", "bf16": "bf16", "fp32": "fp32"}
 
@@ -227,11 +227,11 @@ def _view(model: Model, r: Recipe, answer: Training, o: RecipeOptions, run: RunO
 
 def _picture(title: str, answer: Training, run: RunOptions, si: bool) -> Picture:
     """What the fullest rank holds at each moment, and the device's memory where one is named."""
-    from llmcalc.cli import pictures
+    from llmcalc.cli.drawing import answers
 
     device = find(run.device) if run.device is not None else None
     limit = (device.name, device.visible_bytes) if device else ("peak", answer.peak.n_bytes)
-    return pictures.places(title, [(p.moment, p.held) for p in answer.peaks], limit, si)
+    return answers.places(title, [(p.moment, p.held) for p in answer.peaks], limit, si)
 
 
 def _held(p: Peak, si: bool) -> Callable[[int], str]:

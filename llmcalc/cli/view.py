@@ -13,7 +13,7 @@ from llmcalc.text import safe
 from llmcalc.units import exact
 
 if TYPE_CHECKING:
-    from llmcalc.cli.picture import Picture
+    from llmcalc.cli.drawing.picture import Picture
 
 Show = Callable[[Any], str]
 
@@ -65,7 +65,7 @@ class Grid:
 
     def picture(self) -> Picture:
         """The same as a picture."""
-        from llmcalc.cli.picture import Heat
+        from llmcalc.cli.drawing.picture import Heat
 
         return Heat(self.title, self.rows, self.columns, self.heat, self.corner)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmcalc.cli.draw import as_text, draw
-from llmcalc.cli.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Stack
-from llmcalc.cli.pictures import MOST_BARS, as_bars, fewer
+from llmcalc.cli.drawing.answers import MOST_BARS, as_bars, fewer
+from llmcalc.cli.drawing.draw import as_text, draw
+from llmcalc.cli.drawing.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Stack
 from llmcalc.cli.view import width
 from llmcalc.text import safe
 from tests.conftest import Ran

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import singledispatch
 from itertools import pairwise
 
-from llmcalc.cli.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Stack
+from llmcalc.cli.drawing.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Stack
 from llmcalc.cli.view import width
 from llmcalc.text import safe
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmcalc.cli.draw import Line, as_text
+from llmcalc.cli.drawing.draw import Line, as_text
 from llmcalc.cli.view import View, to_markdown
 from llmcalc.errors import InputError
 from llmcalc.text import safe

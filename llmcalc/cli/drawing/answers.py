@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmcalc.cli.picture import Bars, Bits, Curves, Heat, Stack, plain
+from llmcalc.cli.drawing.picture import Bars, Bits, Curves, Heat, Stack, plain
 from llmcalc.dims import Dim
 from llmcalc.units import count, exact, size
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from llmcalc.cli.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Say, Stack
+from llmcalc.cli.drawing.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Say, Stack
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.text import safe
 
