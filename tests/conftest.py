@@ -10,8 +10,12 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from llmcalc.cli import main
+
+settings.register_profile("any machine", deadline=None)  # a slow machine is no fault; timings are in benchmarks/
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,10 @@ from llmcalc.text import shorten
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_MAX_PAIRS, _MAX_TENSORS, _MAX_ALIGNMENT, _MAX_KEPT = 100_000, 1_000_000, 1 << 20, 4096
-_MAX_VOCABULARY = 4_000_000
+_MAX_PAIRS, _MAX_TENSORS, _MAX_ALIGNMENT, _MAX_KEPT = 20_000, 200_000, 1 << 20, 4096
+_MAX_VOCABULARY = 1_000_000
+_MAX_KEPT_IN_ALL, _MAX_WALKED = 4_000_000, 4_000_000
+"""Items of arrays that are kept, and those that are walked over one by one, in a whole file."""
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -46,6 +48,18 @@ class _Cursor:
     def __init__(self, data: mmap.mmap | bytes, name: str, kept: int = _MAX_KEPT, size: int | None = None) -> None:
         self.data, self.name, self.at, self.kept = data, name, 0, kept
         self.held, self.end = len(data), len(data) if size is None else size
+        self.spent, self.walked = 0, 0
+
+    def keeps(self, length: int) -> bool:
+        """Whether an array of that length is kept; what is kept in all is bounded too."""
+        self.spent += length if length <= self.kept else 0
+        return length <= self.kept and self.spent <= _MAX_KEPT_IN_ALL
+
+    def walk(self, length: int) -> None:
+        """Accounts for items that are looked at one by one."""
+        self.walked += length
+        if self.walked > _MAX_WALKED:
+            raise HeaderError(f"{self.name}: its arrays have more than {_MAX_WALKED:,} items, more than any model's")
 
     def take(self, form: str, what: str) -> Any:
         at, self.at = self.at, self.at + struct.calcsize("<" + form)
@@ -193,12 +207,13 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
         size = struct.calcsize("<" + _SCALARS[kind])
         at = cursor.at
         cursor.skip(length * size, what)
-        if length > cursor.kept:
+        if not cursor.keeps(length):
             return Skipped(length)
         return list(struct.unpack_from(f"<{length}{_SCALARS[kind]}", cursor.data, at))
     if length > cursor.end - cursor.at:
         raise HeaderError(f"{cursor.name}: {what} has {length} items, more than the file has bytes")
-    if length <= cursor.kept:
+    cursor.walk(length * (20 if kind == _ARRAY else 1))  # arrays in arrays are in no real file, and slow
+    if cursor.keeps(length):
         return [_value(cursor, kind, key, depth + 1) for _ in range(length)]
     for _ in range(length):
         if kind == _STRING:

@@ -31,7 +31,7 @@ JOBS = 32
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _SECONDS = 20.0
 _LARGEST_FILE = 200_000_000
-_LARGEST_INDEX = 500_000_000
+_LARGEST_INDEX = 64_000_000
 _LARGEST_TABLE = 256 << 20
 _PASSING = (408, 429, 500, 502, 503, 504)
 

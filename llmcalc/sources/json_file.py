@@ -8,8 +8,10 @@ from typing import Any
 
 from llmcalc.errors import InputError
 
-LIMIT = 20_000_000
+LIMIT = 8_000_000
 DEEPEST = 100
+MOST = 200_000
+"""Lists and objects in one file; the largest real ones hold some thousands."""
 
 
 def read_json(path: Path, limit: int = LIMIT) -> dict[str, Any]:
@@ -34,6 +36,9 @@ def parse_json(data: bytes | str, name: str) -> dict[str, Any]:
     >>> parse_json('{"n": 1}', "a text")
     {'n': 1}
     """
+    text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if text.count(b"[") + text.count(b"{") > MOST:
+        raise InputError(f"{name} holds more than {MOST:,} lists and objects")
     try:
         value = json.loads(data)
     except RecursionError:

@@ -21,7 +21,8 @@ from llmcalc.text import shorten, shown
 
 HEADER_LIMIT = 100_000_000
 """The largest header that the format's own library accepts."""
-_INDEX_LIMIT = 500_000_000
+_INDEX_LIMIT = 64_000_000
+_MOST_TENSORS, _MOST_SHARDS = 1_000_000, 10_000
 
 
 def read(path: Path) -> Header:
@@ -67,6 +68,8 @@ def _length(prefix: bytes, size: int, name: str) -> int:
 
 
 def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
+    if text.count(b'"dtype"') > _MOST_TENSORS or text.count(b"[") > 3 * _MOST_TENSORS:
+        raise HeaderError(f"{name}: the header has more than {_MOST_TENSORS:,} tensors, more than any model")
     try:
         entries = json.loads(text)
         if not _each_once(text, entries):
@@ -206,6 +209,8 @@ def index_of(data: bytes, path: Path) -> Index:
     places = raw.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
         raise HeaderError(f"{path.name}: weight_map is not an object of file names")
+    if len(set(places.values())) > _MOST_SHARDS:
+        raise HeaderError(f"{path.name} names more than {_MOST_SHARDS:,} shards")
     return Index(path, raw, places)
 
 

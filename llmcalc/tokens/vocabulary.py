@@ -25,6 +25,7 @@ _CUTS: Mapping[str, str | None] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "pixtral", "falcon3"), _LLAMA3),
     **dict.fromkeys(("qwen2", "stablelm2", "megrez", "deepseek-r1-qwen"), _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")),
 }
+_MOST_MERGES = 3_000_000
 _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
 
 
@@ -99,6 +100,8 @@ def _by_scores(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) ->
         if len(token) <= 64:
             halves = [(token[:i], token[i:]) for i in range(1, len(token))]
             merges += [(-score, h) for h in halves if h[0] in vocab and h[1] in vocab]
+            if len(merges) > _MOST_MERGES:
+                raise InputError(f"the vocabulary has more than {_MOST_MERGES:,} ways to join its pieces")
     merges.sort(key=lambda m: m[0])
     unknown = found.get("ggml.unknown_token_id", 0)
     if type(unknown) is not int or not 0 <= unknown < len(tokens):
