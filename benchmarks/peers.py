@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -25,9 +25,10 @@ from llmcalc.calc.check import promised
 from llmcalc.calc.layout import LAYOUTS
 from llmcalc.families import anatomy, config_for
 from llmcalc.sources import presets
+from llmcalc.units import size
 from tests.sources.fake_hub import Hub, serving
 
-RUNS, CONTEXT = 3, 8192
+RUNS, LIMIT_SECONDS, CONTEXT = 3, 120.0, 8192
 SHARD_BYTES = 5_000_000_000
 BYTES = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "U8": 1}
 
@@ -37,64 +38,41 @@ Tensors = dict[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Published:
-    """A model of the hub: what its config states beside the preset's sizes, and the bytes of its tensors there."""
+    """A model of the hub: the bytes of its tensors there, and what its config states beside the preset's sizes."""
 
     hub_id: str
     preset: str
     n_bytes: int
-    config: Mapping[str, Any]
+    architecture: str
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
-ALTERNATING = ["sliding_attention", "full_attention"]
+_FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
+_DEEPSEEK = {
+    "auto_map": {
+        "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+        "AutoModel": "modeling_deepseek.DeepseekV3Model",
+        "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+    },
+    "quantization_config": _FP8,
+}
+_ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"] * 12}
 MODELS = (
-    Published("openai-community/gpt2", "gpt2", 548_090_880, {"architectures": ["GPT2LMHeadModel"]}),
-    Published(
-        "meta-llama/Meta-Llama-3-8B", "llama-3-8b", 16_060_522_496, {"architectures": ["LlamaForCausalLM"]}
-    ),
-    Published(
-        "mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1", 14_483_464_192, {"architectures": ["MistralForCausalLM"]}
-    ),
-    Published(
-        "mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b", 93_405_585_408, {"architectures": ["MixtralForCausalLM"]}
-    ),
-    Published("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b", 61_064_245_248, {"architectures": ["Qwen3MoeForCausalLM"]}),
-    Published(
-        "google/gemma-3-27b-it",
-        "gemma-3-27b",
-        54_864_813_280,
-        {"architectures": ["Gemma3ForConditionalGeneration"]},
-    ),
-    Published(
-        "openai/gpt-oss-20b",
-        "gpt-oss-20b",
-        13_761_264_768,
-        {"architectures": ["GptOssForCausalLM"], "layer_types": ALTERNATING * 12},
-    ),
-    Published(
-        "deepseek-ai/DeepSeek-V3",
-        "deepseek-v3",
-        688_574_839_360,
-        {
-            "architectures": ["DeepseekV3ForCausalLM"],
-            "auto_map": {
-                "AutoConfig": "configuration_deepseek.DeepseekV3Config",
-                "AutoModel": "modeling_deepseek.DeepseekV3Model",
-                "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
-            },
-            "quantization_config": {
-                "activation_scheme": "dynamic",
-                "fmt": "e4m3",
-                "quant_method": "fp8",
-                "weight_block_size": [128, 128],
-            },
-        },
-    ),
+    Published("openai-community/gpt2", "gpt2", 548_090_880, "GPT2LMHeadModel"),
+    Published("meta-llama/Meta-Llama-3-8B", "llama-3-8b", 16_060_522_496, "LlamaForCausalLM"),
+    Published("mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1", 14_483_464_192, "MistralForCausalLM"),
+    Published("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b", 93_405_585_408, "MixtralForCausalLM"),
+    Published("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b", 61_064_245_248, "Qwen3MoeForCausalLM"),
+    Published("google/gemma-3-27b-it", "gemma-3-27b", 54_864_813_280, "Gemma3ForConditionalGeneration"),
+    Published("openai/gpt-oss-20b", "gpt-oss-20b", 13_761_264_768, "GptOssForCausalLM", _ALTERNATING),
+    Published("deepseek-ai/DeepSeek-V3", "deepseek-v3", 688_574_839_360, "DeepseekV3ForCausalLM", _DEEPSEEK),
 )
 
 
 def config_of(model: Published) -> dict[str, Any]:
     """The preset's sizes, and what the published config states beside them."""
-    return {k: v for k, v in presets.load(model.preset).items() if not k.startswith("_")} | dict(model.config)
+    sizes = {k: v for k, v in presets.load(model.preset).items() if not k.startswith("_")}
+    return {"architectures": [model.architecture], **sizes, **model.more}
 
 
 def tensors_of(model: Published) -> Tensors:
@@ -136,6 +114,8 @@ def fill(folder: Path, model: Published) -> None:
             room = SHARD_BYTES
         shards[-1][name] = (dtype, shape)
         room -= n_bytes
+    total = sum(BYTES[dtype] * prod(shape) for shard in shards for dtype, shape in shard.values())
+    assert total == model.n_bytes, (model.hub_id, total)
     places = dict[str, str]()
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else "model.safetensors"
@@ -163,3 +143,235 @@ def write(path: Path, tensors: Tensors) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a calculator says, in its own words where it rounds; empty where it does not say it."""
+
+    params: str = ""
+    weights: str = ""
+    cache: str = ""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A calculator: its distribution, what follows ``python`` on its command line, and how its answer is read."""
+
+    name: str
+    package: str
+    words: Callable[[Published, Path], list[str]]
+    read: Callable[[str], Answer]
+
+
+HF_MEM = """
+import os, httpx2
+from hf_mem.cli import main
+build = httpx2.AsyncClient.build_request
+httpx2.AsyncClient.build_request = lambda self, method, url, **more: build(
+    self, method, str(url).replace("https://huggingface.co", os.environ["HF_ENDPOINT"]), **more)
+main()
+"""
+"""hf-mem has the hub's address in its code; nothing else of it is changed."""
+
+MODELINFO = """
+import os, sys
+from modelinfo.parsers import huggingface
+huggingface._get_hf_endpoint = lambda: os.environ["HF_ENDPOINT"]
+from modelinfo.cli import main
+sys.exit(main())
+"""
+"""modelinfo refuses a hub without TLS; nothing else of it is changed."""
+
+
+def _ours(command: str, *more: str) -> Callable[[Published, Path], list[str]]:
+    return lambda model, folder: ["-m", "llmcalc", command, model.hub_id, *more, "--json"]
+
+
+def _hf_mem(model: Published, folder: Path) -> list[str]:
+    words = ["-c", HF_MEM, "--model-id", model.hub_id, "--experimental", "--max-model-len", str(CONTEXT)]
+    words += ["--json-output", "--details"]
+    return words + (["--kv-cache-dtype", "bfloat16"] if "gpt-oss" in model.preset else [])  # refused otherwise
+
+
+def _modelinfo(*more: str) -> Callable[[Published, Path], list[str]]:
+    return lambda model, folder: ["-c", MODELINFO, model.hub_id, "--context", str(CONTEXT), *more]
+
+
+def _read_hf_mem(text: str) -> Answer:
+    told = json.loads(text)
+    params = sum(part["param_count"] for part in told["memory"]["components"].values())
+    cache = told["kv_cache"]
+    return Answer(f"{params:,}", size(told["memory"]["bytes"]), size(cache["bytes"]) if cache else "")
+
+
+def _read(params: str = "", weights: str = "", cache: str = "", unit: str = "") -> Callable[[str], Answer]:
+    """A reader of text: one pattern per number, and the unit that the table's heading has."""
+
+    def found(pattern: str, text: str, unit: str) -> str:
+        match = re.search(pattern, text) if pattern else None
+        return match[1].strip() + unit if match else ""
+
+    return lambda text: Answer(found(params, text, ""), found(weights, text, unit), found(cache, text, unit))
+
+
+_INFO = _read(r"Parameters: +([\d,]+)", r"Weights: +([\d.]+ \w+)", r"KV Cache: +([\d.]+ \w+)")
+_ROW = r"│ +[BF][PF]16 +│ +"
+TOOLS = (
+    Tool("llmcalc params", "llmcalc", _ours("params"), lambda t: Answer(f"{_fact(t, 'total_params'):,}")),
+    Tool("llmcalc check", "llmcalc", _ours("check"), lambda t: Answer("", size(_fact(t, "stored_bytes")))),
+    Tool(
+        "llmcalc kvcache",
+        "llmcalc",
+        _ours("kvcache", "--ctx", str(CONTEXT)),
+        lambda t: Answer("", "", size(_fact(t, "kv_bytes"))),
+    ),
+    Tool(
+        "accelerate",
+        "accelerate",
+        lambda model, folder: ["-m", "accelerate.commands.accelerate_cli", "estimate-memory", model.hub_id],
+        _read(weights=r"float16│[^│]*│([^│]*)│"),
+    ),
+    Tool("hf-mem", "hf-mem", _hf_mem, _read_hf_mem),
+    Tool("modelinfo", "modelinfo-cli", _modelinfo(), _INFO),
+    Tool("modelinfo --tensors", "modelinfo-cli", _modelinfo("--tensors"), _INFO),
+    Tool(
+        "hf-vram-calc",
+        "hf-vram-calc",
+        lambda model, folder: ["-m", "hf_vram_calc.cli", "--model", model.hub_id, "--max_seq_len", str(CONTEXT)],
+        _read(r"Parameters: ([\d,]+)", _ROW + r"([\d.]+) │", _ROW + r"[\d.]+ │ +[\d.]+ │ +([\d.]+) │", unit=" GiB"),
+    ),
+    Tool(
+        "llm-mem",
+        "llm-mem",
+        lambda model, folder: ["-m", "llm_mem.cli", "-m", model.hub_id, "-c", str(CONTEXT)],
+        _read(weights=r"Model VRAM: ([\d.]+ GB)", cache=r"Context VRAM: ([\d.]+ GB)"),
+    ),
+    Tool(
+        "llm-mem-planner",
+        "llm-mem-planner",
+        lambda model, folder: [
+            *("-m", "llm_mem_planner", "--seq-len", str(CONTEXT), "--out-md", os.devnull),
+            *("--config", str(folder / "config.json")),
+        ],
+        _read(r"TOTAL: +([\d.]+B)", r"weights_unique: ([\d.]+ GiB)", r"kv_unique=([\d.]+ GiB)"),
+    ),
+)
+
+
+def _fact(text: str, name: str) -> int:
+    return int(json.loads(text)["facts"][name])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One calculator on one model: its answer, or why there is none, and what the best of its runs cost."""
+
+    answer: Answer
+    failed: str
+    seconds: float
+    sent_bytes: int
+    requests: int
+
+
+def measure(tool: Tool, python: str, model: Published, hub: Hub) -> Measured:
+    """The quickest of the runs, each with an empty cache; a run that fails is not repeated."""
+    runs = list[Measured]()
+    while len(runs) < RUNS and not (runs and runs[-1].failed):
+        with tempfile.TemporaryDirectory() as home:
+            before, asked = hub.sent, sum(hub.asked.values())
+            command = [python, *tool.words(model, hub.root / model.hub_id)]
+            code, out, err, seconds = run(command, hub.url, home)
+            answer = Answer()
+            if code in (0, 1):  # llmcalc check ends with 1 where it finds a difference
+                with suppress(ValueError, KeyError, TypeError):
+                    answer = tool.read(out)
+            reason = (err.strip() or out.strip() or "no answer").splitlines()[-1]
+            failed = "" if answer != Answer() else reason
+            runs.append(Measured(answer, failed, seconds, hub.sent - before, sum(hub.asked.values()) - asked))
+    return min(runs, key=lambda r: (bool(r.failed), r.seconds))
+
+
+def run(command: list[str], url: str, home: str) -> tuple[int, str, str, float]:
+    """A process with its own home: exit code, output, errors, and seconds."""
+    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "COLUMNS": "160", "NO_COLOR": "1", "HOME": home}
+    env |= {"HF_ENDPOINT": url, "HF_HOME": home + "/hf", "LLMCALC_CACHE_DIR": home + "/kept"}
+    env |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    begun = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, "", f"more than {LIMIT_SECONDS:.0f} s", LIMIT_SECONDS
+    return done.returncode, done.stdout, done.stderr, time.perf_counter() - begun
+
+
+def installed(python: str) -> dict[str, str]:
+    """The versions of the calculators in an environment, and of what their answers rest on."""
+    names = sorted({tool.package for tool in TOOLS} | {"torch", "transformers", "huggingface_hub"})
+    code = (
+        "import importlib.metadata as m, json, sys\n"
+        "found = {d.metadata['Name'].lower(): d.version for d in m.distributions() if d.metadata['Name']}\n"
+        "print(json.dumps({n: found[n] for n in sys.argv[1:] if n in found}))"
+    )
+    done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+Results = dict[tuple[str, str], Measured]
+"""By model and tool."""
+
+TABLES: tuple[tuple[str, Callable[[Measured], str]], ...] = (
+    ("parameters", lambda m: m.answer.params),
+    ("weights", lambda m: m.answer.weights),
+    (f"cache of {CONTEXT:,} tokens", lambda m: m.answer.cache),
+    (f"seconds, best of {RUNS}", lambda m: f"{m.seconds:.2f}"),
+    ("kB from the hub in requests", lambda m: f"{m.sent_bytes / 1e3:,.0f} in {m.requests}"),
+)
+
+
+def show(results: Results) -> None:
+    """The tables in Markdown, without the calculators that do not answer a table's question; then what failed."""
+    names = list(dict.fromkeys(tool for _, tool in results))
+    for title, cell in TABLES:
+        asked = [n for n in names if any(not m.failed and cell(m) for (_, t), m in results.items() if t == n)]
+        print(f"\n| {title} | {' | '.join(asked)} |\n|---|{'---:|' * len(asked)}")
+        for model in MODELS:
+            found = [results[model.preset, name] for name in asked]
+            print(f"| {model.preset} | {' | '.join('failed' if m.failed else cell(m) or '-' for m in found)} |")
+    print()
+    for (model_name, tool_name), measured in results.items():
+        if measured.failed:
+            print(f"{tool_name} of {model_name}: {measured.failed[:300]} ({measured.seconds:.1f} s)")
+
+
+def main() -> int:
+    """Prints the tables of every calculator that is there."""
+    theirs = Path(os.environ["PEERS"]) / "python" if os.environ.get("PEERS") else None
+    versions = installed(str(theirs)) if theirs and theirs.exists() else {}
+    pythons = {"llmcalc": sys.executable, **dict.fromkeys(versions, str(theirs))}
+    print(f"ours: {installed(sys.executable)}\ntheirs: {versions}")
+    for package in sorted({tool.package for tool in TOOLS} - set(pythons)):
+        print(f"skipped: {package} is not in PEERS={os.environ.get('PEERS', '')}")
+    results = Results()
+    with tempfile.TemporaryDirectory() as place:
+        for model in MODELS:
+            fill(Path(place) / model.hub_id, model)
+        with serving(Path(place)) as hub:
+            for model in MODELS:
+                for tool in TOOLS:
+                    if tool.package in pythons:
+                        results[model.preset, tool.name] = measure(tool, pythons[tool.package], model, hub)
+    show(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

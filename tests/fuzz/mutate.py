@@ -79,7 +79,10 @@ def as_json(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes | None:
     if value is None:
         return None
     donor = _parsed(rng.choice(others)) if others else None
-    return written(changed(value, rng, [donor] if donor is not None else []))
+    try:
+        return written(changed(value, rng, [donor] if donor is not None else []))
+    except RecursionError:
+        return None
 
 
 def as_lines(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes | None:
@@ -121,7 +124,15 @@ _NAMES = (
 )
 _KEYS = [
     *(f"{a}.{n}".encode() for a in ("llama", "mamba", "deepseek2") for s in SIZES.values() for n in (*s, *_NAMES)),
-    *(b"general.architecture", b"general.alignment", b"tokenizer.ggml.tokens", b"tokenizer.ggml.scores"),
+    *(
+        b"split.count",
+        b"split.no",
+        b"split.tensors.count",
+        b"general.architecture",
+        b"general.alignment",
+        b"tokenizer.ggml.tokens",
+        b"tokenizer.ggml.scores",
+    ),
     *(b"tokenizer.ggml.merges", b"tokenizer.ggml.token_type", b"tokenizer.ggml.unknown_token_id"),
     *(b"tokenizer.ggml.bos_token_id", b"tokenizer.ggml.add_space_prefix", b"tokenizer.chat_template"),
     *(
@@ -136,8 +147,11 @@ _KEYS = [
 
 def as_gguf(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes | None:
     """A GGUF: pairs, tensors and counts."""
-    file = ggufs.taken(data)
-    return None if file is None else ggufs.built(ggufs.changed(file, rng, _KEYS))
+    try:
+        file = ggufs.taken(data)
+        return None if file is None else ggufs.built(ggufs.changed(file, rng, _KEYS))
+    except RecursionError:
+        return None
 
 
 def as_jinja(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes | None:
@@ -165,6 +179,11 @@ MUTATORS: dict[str, Mutate] = {
     "safetensors_header": as_header,
     "safetensors_index": as_parts(as_json, as_header),
     "gguf_file": as_gguf,
+    "gguf_beginning": as_gguf,
+    "gguf_parts": as_parts(as_gguf, as_gguf),
+    "adapter_config": as_json,
+    "ollama_manifest": as_json,
+    "kept_header": as_any,
     "config": as_json,
     "config_formats": as_json,
     "config_and_tensors": as_parts(as_json, as_header),

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ CORPUS = Path(__file__).parent / "corpus"
 KIN = {
     "gguf_vocabulary": ("gguf_file",),
     "tensor_values": ("gguf_file", "safetensors_header"),
+    "gguf_beginning": ("gguf_file",),
     "config_formats": ("config",),
     "json_object": ("config", "chat_messages"),
     "logits_file": ("safetensors_header",),
@@ -185,6 +187,40 @@ def _gguf(architecture: str, fill: Callable[[Any], object]) -> bytes:
         return path.read_bytes()
 
 
+def gguf_parts() -> Seeds:
+    """Both by hand: the writer splits files of gigabytes alone."""
+    import numpy as np
+
+    def part(number: int) -> bytes:
+        def fill(w: Any) -> None:
+            w.add_uint16("split.no", number)
+            w.add_uint16("split.count", 2)
+            w.add_int32("split.tensors.count", 2)
+            w.add_tensor(f"blk.{number}.attn_norm.weight", np.ones(8, np.float32))
+
+        return _gguf("llama", fill)
+
+    yield "two", SHARD.join([part(0), part(1)])
+
+
+def adapter_config() -> Seeds:
+    lora = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "gpt2", "target_modules": ["c_attn", "wte"]}
+    yield "lora.json", json.dumps(lora).encode()
+    more = {"use_dora": True, "rank_pattern": {"c_attn": 4}, "modules_to_save": ["lm_head"], "bias": "none"}
+    yield "dora.json", json.dumps({**lora, **more}).encode()
+
+
+def ollama_manifest() -> Seeds:
+    kinds = {"model": "0" * 64, "template": "1" * 64}
+    layers = [{"mediaType": f"application/vnd.ollama.image.{k}", "digest": f"sha256:{v}"} for k, v in kinds.items()]
+    yield "m", json.dumps({"schemaVersion": 2, "config": {}, "layers": layers}).encode()
+
+
+def kept_header() -> Seeds:
+    key = "org/m@main:a.gguf"
+    yield "entry", len(key.encode()).to_bytes(4, "little") + key.encode() + zlib.compress(b"header " * 40, 3)
+
+
 def tokenizer_json() -> Seeds:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -297,6 +333,10 @@ WRITERS: tuple[Callable[[], Seeds], ...] = (
     config,
     config_and_tensors,
     gguf_file,
+    gguf_parts,
+    adapter_config,
+    ollama_manifest,
+    kept_header,
     tokenizer_json,
     tokenizer_model,
     tekken,

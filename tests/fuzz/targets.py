@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import io
+import json
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache as once
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from llmcalc.calc import params
 from llmcalc.calc.kvcache import ENGINES, engine_for, mha_bytes, scale_bytes
@@ -21,10 +25,11 @@ from llmcalc.calc.weights import native, rank_bytes
 from llmcalc.cli.check import dtypes_by_role, result_of
 from llmcalc.cli.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.params import absent_tensors, assumptions, config_dtype, quantisation, quantised, stored_facts
-from llmcalc.errors import LlmcalcError
-from llmcalc.sources import Model, gguf, json_file, logits, resolve, safetensors
+from llmcalc.cli.params_adapter import of_adapter
+from llmcalc.errors import LlmcalcError, UnavailableError
+from llmcalc.sources import Model, adapters, cache, gguf, hub, json_file, local, logits, resolve, safetensors
 from llmcalc.sources.header import Header, is_buffer, is_packed
-from llmcalc.tokens import chat, corpus, find
+from llmcalc.tokens import chat, corpus, find, rendering
 from llmcalc.tokens.base import SPECIAL, Tokenizer
 from tests.fuzz.limits import renew
 
@@ -43,7 +48,7 @@ LINE = 2000
 OLDER = ("vllm@0.10", "ollama@0.11", "transformers@4.40")
 
 
-@cache
+@once
 def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
     atexit.register(shutil.rmtree, folder, True)
@@ -92,6 +97,60 @@ def gguf_file(data: bytes) -> None:
     _each(lambda: chat.template_of(model), lambda: find.of_model(model))
 
 
+def gguf_beginning(data: bytes) -> None:
+    """A GGUF that arrives bit by bit: the answer is that of the whole, and never is more asked for than it has."""
+    n, more = 32, True
+    while more:
+        try:
+            header, _ = gguf.parse_beginning(data[:n], len(data), "m.gguf")
+            more = False
+        except gguf.MoreNeeded as wanted:
+            assert n < wanted.n_bytes <= len(data), (n, wanted.n_bytes, len(data))
+            n = min(max(wanted.n_bytes, 2 * n), len(data))
+    assert repr(header) == repr(gguf.parse(data, "m.gguf"))  # NaN is not equal to itself
+
+
+def gguf_parts(data: bytes) -> None:
+    """A GGUF that is split into several files."""
+    shards = data.split(SHARD)[:3]
+    for number, shard in enumerate(shards):
+        placed(shard, f"m-{number + 1:05}-of-{len(shards):05}.gguf")
+    _described(gguf.read_all(_folder() / f"m-00001-of-{len(shards):05}.gguf"))
+
+
+def adapter_config(data: bytes) -> None:
+    """An adapter_config.json, and what it adds to its base, which is a preset or not to be had."""
+    adapter = adapters.read(placed(data, "adapter_config.json"))
+    model = Model("a", "adapter a", None, Header("safetensors", {}), adapter=adapter)
+    offline = UnavailableError("no network here")
+    with patch.object(hub, "file", side_effect=offline), patch.object(hub, "files", side_effect=offline):
+        of_adapter(model, adapter, False)
+
+
+def ollama_manifest(data: bytes) -> None:
+    """A manifest of Ollama's; the blob that it names must lie in its folder of blobs."""
+    folder = _folder() / "ollama"
+    blob = folder / "blobs" / f"sha256-{'0' * 64}"
+    path = folder / "manifests" / "registry.ollama.ai" / "library" / "m" / "latest"
+    for place in (blob, path):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    blob.touch()
+    path.write_bytes(data)
+    with patch.dict(os.environ, {"OLLAMA_MODELS": str(folder)}):
+        assert local.find("ollama", "m") == blob
+
+
+def kept_header(data: bytes) -> None:
+    """An entry of the cache of headers, with the hash that it should have."""
+    with patch.dict(os.environ, {"LLMCALC_CACHE_DIR": str(_folder() / "kept")}):
+        key = data[4 : 4 + int.from_bytes(data[:4], "little")][:100].decode("utf-8", "replace")
+        path = cache._path(key)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(cache._MAGIC + hashlib.sha256(data).digest() + data)
+        cache.entries()
+        cache.get(key)
+
+
 def config(data: bytes) -> None:
     """A config.json, its parts, counts and formulas, and its cache under every engine."""
     _counted(resolve(str(placed(data, "config.json"))))
@@ -137,7 +196,7 @@ def tekken(data: bytes) -> None:
 
 
 def chat_template(data: bytes) -> None:
-    """A Jinja template, as chat_template.jinja holds it."""
+    """A Jinja template, as chat_template.jinja holds it, in the process of its own that it gets."""
     chat.render(data.decode("utf-8", "replace"), MESSAGES, {"bos_token": "<s>", "eos_token": "</s>"})
 
 
@@ -145,14 +204,25 @@ def tokenizer_config(data: bytes) -> None:
     """A tokenizer_config.json with its template and special tokens."""
     path = placed(data, "tokenizer_config.json")
     template, names = chat.template_of(Model("m", "directory m", {}, folder=path.parent))
-    chat.render(template, MESSAGES, names)
+    with patch.object(chat.subprocess, "run", _rendered_here):
+        chat.render("{{ bos_token }}{{ template }}", MESSAGES, {**names, "template": template})
 
 
 def chat_messages(data: bytes) -> None:
     """A file of messages, under a template that looks at all of them."""
     found = chat.messages(placed(data, "messages.json"))
     template = "{% for m in messages %}{{ m.role + m['content'] | trim }}{{ m | tojson }}{% endfor %}"
-    chat.render(template, found, {})
+    with patch.object(chat.subprocess, "run", _rendered_here):
+        chat.render(template, found, {})
+
+
+def _rendered_here(command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+    """What the process of a template does, without the process, for templates that are known to do little."""
+    try:
+        answer = {"text": rendering.rendered(json.loads(input))}
+    except Exception as error:
+        answer = {"refused": str(error)}
+    return subprocess.CompletedProcess(command, 0, json.dumps(answer).encode(), b"")
 
 
 def json_object(data: bytes) -> None:
@@ -198,6 +268,7 @@ def _described(header: Header) -> None:
 def _counted(model: Model) -> None:
     """What is computed of a config: parts, groups, formulas, caches."""
     anatomy = model.anatomy
+    assert all(isinstance(n, int) and n >= 0 for w in anatomy.weights for n in (*w.shape, w.layers.count, w.experts))
     assumptions(model)
     quantised(model)
     counts = (params.parameters, params.stored, params.active, params.active_without_embedding, params.embeddings)
@@ -217,6 +288,7 @@ def _cached(model: Model, engine: str, tp: int) -> None:
     answer = engine_for(engine)[0](model.anatomy, load)
     if tp == 1:
         str((answer.kv_bytes.formula, answer.kv_bytes.with_numbers))
+    assert answer.kv_bytes >= 0 and answer.per_token >= 0 and answer.state_bytes >= 0
     mha_bytes(model.anatomy, load)
     scale_bytes(model.anatomy, load)
 
@@ -242,6 +314,11 @@ TARGETS: dict[str, Target] = {
         safetensors_header,
         safetensors_index,
         gguf_file,
+        gguf_beginning,
+        gguf_parts,
+        adapter_config,
+        ollama_manifest,
+        kept_header,
         config,
         config_formats,
         config_and_tensors,

@@ -152,7 +152,7 @@ def test_a_split_model_is_counted_whole(cli: Cli, tmp_path: Path) -> None:
     assert found.code == 2 and "split into 2 files" in found.err
 
 
-@pytest.mark.parametrize("step", [1, 7, 4096])
+@pytest.mark.parametrize("step", [100, 4096])
 def test_the_beginning_says_how_much_more_it_needs(tmp_path: Path, step: int) -> None:
     write(tmp_path / "m.gguf", list(tensors()))
     data = (tmp_path / "m.gguf").read_bytes()
