@@ -7,7 +7,7 @@ data without gaps (huggingface/safetensors, README "Format").
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -243,12 +243,13 @@ def _plain(metadata: Any) -> dict[str, Any]:
 
 
 def _contradictions(metadata: Mapping[str, Any], tensors: Mapping[str, Stored]) -> list[str]:
-    held = {
-        "total_size": sum(t.n_bytes for t in tensors.values()),
-        "total_parameters": sum(t.elements for t in tensors.values()),
+    counts: Mapping[str, Callable[[], int]] = {
+        "total_size": lambda: sum(t.n_bytes for t in tensors.values()),
+        "total_parameters": lambda: sum(t.elements for t in tensors.values()),
     }
+    held = {key: count() for key, count in counts.items() if key in metadata}
     return [
-        f"the index says {key} = {metadata[key]}, the shards hold {value}; the shards count"
+        f"the index says {key} = {shown(metadata[key])}, the shards hold {value}; the shards count"
         for key, value in held.items()
-        if key in metadata and metadata[key] != value
+        if metadata[key] != value
     ]
