@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from llmcalc.dims import Dim, dim, product, total
+from llmcalc.errors import ConfigError
 
+MOST_LAYERS = 1000
 Op = Literal["lookup", "matmul", "scale", "add", "conv", "state"]
 
 
@@ -20,7 +22,9 @@ class Layers:
 
     @staticmethod
     def all(count: int, name: str = "n_layers") -> Layers:
-        """Every layer of a stack."""
+        """Every layer of a stack; more than any model has is a ConfigError."""
+        if count > MOST_LAYERS:
+            raise ConfigError(f"{name} is {count}, more than any model has")
         return Layers(tuple(range(count)), count if isinstance(count, Dim) else Dim(count, name))
 
     def where(self, name: str, keep: Callable[[int], Any]) -> Layers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llmcalc.anatomy import MOST_LAYERS
 from llmcalc.dims import Dim
 from llmcalc.errors import ConfigError
 from llmcalc.text import shown
@@ -65,7 +66,7 @@ SIZES: dict[str, tuple[str, ...]] = {
 
 _CORE = ("d_model", "n_layers", "n_heads", "vocab", "d_ff")
 _MAY_BE_ZERO = ("n_dense_layers", "n_shared_experts")
-_LIMITS = {"n_layers": 1000, "n_experts": 100_000}
+_LIMITS = {"n_layers": MOST_LAYERS, "n_experts": 100_000}
 _LARGEST = 2**40
 _ABSENT: Any = object()
 

@@ -5,9 +5,15 @@ LlmcalcError
 │   ├── ConfigError         a config that lacks or contradicts a size
 │   └── HeaderError         a checkpoint file that breaks its own format
 └── UnavailableError (3)    not here: an optional package, a network, a device
+    └── MissingError        a repository that is there, without what was asked for
 """
 
 from __future__ import annotations
+
+from llmcalc.text import shorten
+
+_LONGEST = 600
+"""Characters of a message: a file may hold names of any length."""
 
 
 class LlmcalcError(Exception):
@@ -16,7 +22,7 @@ class LlmcalcError(Exception):
     exit_code = 70
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(shorten(message, _LONGEST))
         self.hint = hint
 
 

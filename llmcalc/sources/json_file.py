@@ -45,17 +45,17 @@ def parse_json(data: bytes | str, name: str) -> dict[str, Any]:
         raise InputError(f"{name} is nested too deeply to be read") from None
     except ValueError as error:
         raise InputError(f"{name} is not JSON: {error}") from None
-    if _deeper(value, DEEPEST):
+    if too_deep(value):
         raise InputError(f"{name} is nested too deeply to be read")
     if not isinstance(value, dict):
         raise InputError(f"{name} holds a JSON {type(value).__name__}, not an object")
     return value
 
 
-def _deeper(value: Any, most: int) -> bool:
-    """Whether lists and objects lie in one another more than ``most`` times."""
+def too_deep(value: Any) -> bool:
+    """Whether lists and objects lie in one another more than ``DEEPEST`` times."""
     level = [value]
-    for _ in range(most):
+    for _ in range(DEEPEST):
         inside = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
         level = [x for each in inside for x in each if isinstance(x, dict | list)]
         if not level:

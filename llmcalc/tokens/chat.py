@@ -12,7 +12,7 @@ from typing import Any
 
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model
-from llmcalc.sources.json_file import read_json
+from llmcalc.sources.json_file import read_json, too_deep
 from llmcalc.text import shorten
 
 _LONGEST = 1_000_000
@@ -27,6 +27,8 @@ def messages(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{shorten(path.name)} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise InputError(f"{shorten(path.name)} is not JSON") from None
+    if too_deep(found):
+        raise InputError(f"{shorten(path.name)} is nested too deeply to be read")
     if isinstance(found, dict):
         found = found.get("messages")
     if not isinstance(found, list) or not all(isinstance(m, dict) and "role" in m for m in found):

@@ -169,9 +169,9 @@ def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, words: list[str], named: s
     assert ran.err.startswith("error: ")
 
 
-def test_a_hub_id_says_that_it_is_not_built_yet(cli: Cli) -> None:
+def test_a_hub_id_without_a_network(cli: Cli) -> None:
     ran = cli("params", "org/name@main")
-    assert ran.code == 3 and "hub" in ran.err and len(ran.err.splitlines()) == 3
+    assert ran.code == 3 and "org/name@main is not in the local cache" in ran.err and len(ran.err.splitlines()) == 3
 
 
 def test_the_traceback_is_there_for_those_who_ask(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,3 +342,22 @@ def test_pieces_that_join_in_millions_of_ways(cli: Cli, tmp_path: Path) -> None:
         gguf(tokenizer__ggml__model=name("llama"), tokenizer__ggml__tokens=tokens, tokenizer__ggml__scores=scores)
     )
     assert cli("tokenize", "--tokenizer", path, "aab").code in (0, 2)
+
+
+def test_errors_are_of_a_bounded_length(cli: Cli, tmp_path: Path) -> None:
+    config = {"model_type": "bert", **SIZES, "architectures": ["Bert" + "x" * 5000]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert len(cli("params", tmp_path).err) < 1500
+
+
+def test_layers_are_bounded_by_any_of_their_names(cli: Cli, tmp_path: Path) -> None:
+    sizes = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8}
+    layers = {"encoder_layers": 9999, "decoder_layers": 9999, "decoder_ffn_dim": 8, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bart", **sizes, **layers}))
+    refused(cli("params", tmp_path, "--by", "layer"), 2)
+
+
+def test_messages_nested_too_deeply(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text('[{"role": ' + "[" * 980 + "]" * 980 + "}]")
+    refused(cli("tokenize", "--model", "toy", "--chat", path), 2, 3)
