@@ -16,6 +16,11 @@ _LONGEST = 600
 """Characters of a message: a file may hold names of any length."""
 
 
+def install(extra: str) -> str:
+    """How an optional part is installed; the package index has another project under this one's name."""
+    return f"pip install '.[{extra}]' in llmcalc's checkout"
+
+
 class LlmcalcError(Exception):
     """An error that a user can act on: one line, and a hint where one helps."""
 

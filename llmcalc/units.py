@@ -19,6 +19,7 @@ _BYTE_FACTORS = {
     "gi": 1024**3,
     "ti": 1024**4,
 }
+_THOUSANDS = re.compile(r"\s*\d{1,3}(,\d{3})+(?!\d).*")
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE]\+?\d{1,2})?|\.\d+)\s*([A-Za-z]*)\s*")
 
 
@@ -99,7 +100,8 @@ def parse_count(text: str) -> int:
 
 
 def _parse(text: str, factors: dict[str, int], wanted: str) -> int:
-    match = _NUMBER.fullmatch(text.replace(",", "").replace("_", ""))
+    plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+    match = _NUMBER.fullmatch(plain.replace("_", ""))
     if not match or match[2].lower() not in factors:
         raise InputError(f"{text!r} is not {wanted}")
     value = Fraction(match[1].rstrip(".")) * factors[match[2].lower()]

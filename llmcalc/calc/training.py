@@ -191,6 +191,9 @@ def check(r: Recipe, anatomy: Anatomy) -> None:
         )
     if r.lora_rank and r.profile.activations != "hf":
         raise InputError(f"LoRA is not described under --like {r.like}", hint="--like accelerate or --like bf16")
+    for target in r.lora_targets:
+        if not any(_targeted(w, (target,)) for w in anatomy.weights if w.op == "matmul"):
+            raise InputError(f"--lora-targets {target!r} is nothing of this model", hint=f"known: {', '.join(TARGETS)}")
     if n_decoder_layers(anatomy) < r.pp:
         raise InputError(f"--pp {r.pp} stages for {n_decoder_layers(anatomy)} layers")
 

@@ -96,7 +96,7 @@ def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:
     ``tensor`` divides heads and matrices, ``pipeline`` layers; ``expert`` gives every device whole experts, and all of
     what is no expert.
     """
-    whole = replace(ask, tp=1, pp=1, stored=None)
+    whole = replace(ask, tp=1, pp=1)
     tensor = {tp: _weights(replace(whole, tp=tp)) for tp in range(1, MOST_DEVICES + 1) if _divides(ask.anatomy, tp)}
     found = {"tensor": tensor}
     if not any(m.kind in ("cross", "shared") for m in ask.anatomy.mixers):

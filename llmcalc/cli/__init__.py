@@ -66,6 +66,10 @@ def _application(argv: list[str]) -> typer.Typer:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; the exit code is 0 done, 1 a difference found, 2 wrong input, 3 not available, 70 a bug."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  # whoever closed it does not want to read it
+    if sys.stdout is None:
+        return _say("the output is closed", None, 3)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an old terminal's encoding must not end a command
@@ -114,5 +118,8 @@ def _say(message: str, hint: str | None, code: int) -> int:
 
 
 def run() -> None:
-    """The console script."""
+    """The console script. An overflow is an infinity that the answer shows: numpy need not say so on its own."""
+    import warnings
+
+    warnings.simplefilter("ignore", RuntimeWarning)
     sys.exit(main())

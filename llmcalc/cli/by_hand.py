@@ -28,6 +28,7 @@ def known() -> tuple[str, ...]:
     return ("attention", *basics.CALCULATIONS, "shortcuts")
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def by_hand(text: str) -> View:
     """The calculation that a name, a JSON text or a JSON file asks for."""
     if text in known():
@@ -93,6 +94,7 @@ def _said(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.7g}"
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def attention_by_hand(given: Mapping[str, Any]) -> View:
     """Attention on X with W_Q, W_K, W_V, W_O, or on Q, K and V themselves; masked, from a cache too."""
     g = Given(given)

@@ -8,6 +8,7 @@ from typing import Any
 
 from llmcalc.calc.blockformats import find
 from llmcalc.calc.floats import FLOATS, Float, Value
+from llmcalc.calc.mixes import file_type
 from llmcalc.cli import dtype_blocks as packed
 from llmcalc.cli.drawing.answers import formats
 from llmcalc.cli.view import Column, Fact, View
@@ -72,6 +73,10 @@ def limits(name: str | None) -> View:
     if name is None:
         rows = [_limits(f) for f in every()] + packed.rows()
         return View("dtype/1", f"{len(rows)} formats", _COLUMNS, rows, picture=partial(formats, "bits", rows))
+    if find_dtype(name) is None and (mixed := file_type(name)) is not None:
+        raise InputError(
+            f"{mixed} is a GGUF file type, a mix of formats by tensor", hint=f"llmcalc dtype {mixed} --model gpt2"
+        )
     f = named(name)
     facts = [Fact("layout", "s" * f.sign + "e" * f.exponent + "m" * f.mantissa, "layout")]
     facts.append(Fact("value", f"(-1)^s·2^(e - {f.bias})·(1 + m/{2**f.mantissa})", "a code means"))

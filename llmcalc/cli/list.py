@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from llmcalc.cli.options import OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.view import Column, Fact, View
-from llmcalc.errors import InputError
+from llmcalc.errors import InputError, install
 from llmcalc.text import safe
 from llmcalc.units import count, exact, size
 
@@ -34,6 +35,8 @@ def list_known(
         raise InputError(f"there is no list of {what!r}", hint=f"lists: {', '.join(lists)}")
     columns, rows = lists[what]()
     view = View("list/1", f"{len(rows)} {what}", columns, rows, [Fact("what", what), Fact("count", len(rows))])
+    if what == "local" and not rows:
+        view = replace(view, notes=["looked in the hub's cache, and for Ollama, LM Studio and llama.cpp (docs/hub.md)"])
     write(view, output)
 
 
@@ -171,7 +174,7 @@ def encodings() -> Listing:
             try:
                 here = known.rank_file(encoding.ranks)[1]
             except LlmcalcError:
-                here = "need a file (pip install 'llmcalc[offline]')"
+                here = f"need a file ({install('offline')})"
         rows.append({"name": name, "special": len(encoding.special), "ranks": here})
     columns = [
         Column("name", "encoding"),

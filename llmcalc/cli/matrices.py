@@ -10,6 +10,7 @@ import numpy as np
 
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.course.attention import Step
+from llmcalc.errors import InputError
 
 if TYPE_CHECKING:
     from llmcalc.cli.drawing.picture import Picture
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 def view(title: str, steps: Sequence[Step], facts: Sequence[Fact]) -> View:
     """Every matrix with its name, shape and formula; whole in JSON."""
+    if any(np.isnan(s.values).any() or np.isposinf(s.values).any() for s in steps):
+        raise InputError("the numbers go beyond float64 on the way")
     rows = [
         {
             "matrix": f"{step.name}[{i}]" if len(step.values) > 1 else step.name,

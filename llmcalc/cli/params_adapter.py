@@ -13,7 +13,7 @@ from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dims import total
 from llmcalc.errors import InputError, LlmcalcError
 from llmcalc.sources import Model, presets, resolve
-from llmcalc.sources.adapters import Adapter
+from llmcalc.sources.adapters import Adapter, ends_with
 from llmcalc.text import safe, shorten
 from llmcalc.units import both, count, exact, percent
 
@@ -28,9 +28,13 @@ def of_adapter(model: Model, adapter: Adapter, explain: bool) -> View:
     columns: list[Column] = []
     if base is not None and adapter.odd is None:
         columns, rows = _rows(base.anatomy, adapter)
+        lost = [t for t in adapter.targets if not any(ends_with(row["part"], t) for row in rows)]
+        notes += [f"{shorten(t)} is a target, and {base.name} has nothing of that name" for t in lost]
         predicted = int(total(r["params"] for r in rows))
     elif adapter.odd is not None:
         notes.append(f"counted by its tensors alone: {adapter.odd}")
+    if predicted == 0 and not held:
+        raise InputError(f"{model.name} adds nothing to {adapter.base}: none of its targets is there")
     if predicted is None or held not in (None, predicted):
         if model.header is None:
             raise InputError(f"{model.name} has no tensors to count", hint=f"{why or adapter.odd}")

@@ -155,7 +155,7 @@ def _finite(x: float) -> float | None:
 
 
 def _number(x: float | None) -> str:
-    return "inf" if x is None else f"{x:.6g}"
+    return "-inf" if x is None else f"{x:.6g}"
 
 
 def _share(p: float | None) -> str:

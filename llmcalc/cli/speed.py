@@ -12,7 +12,7 @@ import typer
 from llmcalc.calc.mixes import file_type
 from llmcalc.calc.speed import Ask, Format, Peaks, Step, decode, mixed_format, named_format, prefill, ridge
 from llmcalc.calc.weights import QUANTISED, native
-from llmcalc.cli.load import EngineOptions, LoadOptions, build_load
+from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, count_of
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import config_dtype, describe, quantisation
@@ -114,7 +114,7 @@ def _at(ask: Ask, batch: int) -> tuple[int, Step, Step]:
 
 def _batches(options: SpeedOptions, load: LoadOptions) -> list[int]:
     if options.batches is None:
-        only = parse_count(load.batch)
+        only = int(count_of("--batch", load.batch, "batch"))
         return [only] if only != 1 else list(BATCHES)
     found = [parse_count(word) for word in options.batches.split(",")]
     if not found or any(not 1 <= b <= 2**20 for b in found):

@@ -81,7 +81,8 @@ def sections(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int
     for i, column in enumerate(columns):
         longest = max(cell_len(row[i]) for row in rows)
         least = longest if column.right else min(longest, _FOLDED)
-        widths.append(max(least, max(cell_len(word) for word in column.heading.split() or [""])) + 3)
+        words = [column.heading] if column.right else column.heading.split() or [""]
+        widths.append(max(least, max(map(cell_len, words))) + 3)
     groups, used = [[0]], widths[0]
     for i in range(1, len(columns)):
         if used + widths[i] > room + 3 and len(groups[-1]) > 1:
@@ -120,10 +121,12 @@ def banded(pieces: Sequence[str]) -> Text:
 def heat_map(grid: Grid, columns: int) -> Table:
     """The grid with each cell coloured by its heat, grey where it is too hot; columns that do not fit are left away."""
     heading, *rows = grid.lines()
-    wide, room = [max(len(row[i]) for row in (heading, *rows)) + 2 for i in range(len(heading))], columns
-    fitting = sum(1 for i in range(len(wide)) if sum(wide[: i + 1]) <= room)
+    wide = [max(len(row[i]) for row in (heading, *rows)) + 3 for i in range(len(heading))]
+    fitting = sum(1 for i in range(len(wide)) if sum(wide[: i + 1]) <= columns + 3)
+    left_out = len(heading) - fitting
     heading, rows = heading[:fitting], [row[:fitting] for row in rows]
-    table = Table(title=grid.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    title = grid.title + (f" ({left_out} more columns do not fit here)" if left_out else "")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for text in heading:
         table.add_column(text, justify="right", no_wrap=True)
     for (label, *cells_), heats in zip(rows, grid.heat, strict=True):

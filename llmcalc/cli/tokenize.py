@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import typer
 
 from llmcalc.cli.options import OutputOptions, takes
 from llmcalc.cli.output import write
-from llmcalc.errors import InputError
+from llmcalc.errors import InputError, UnavailableError
 from llmcalc.text import shorten
 from llmcalc.units import exact, parse_count
 
@@ -184,13 +185,20 @@ def _files(texts: Sequence[str] | None, options: TokenOptions) -> list[Path]:
     found: list[Path] = []
     for word in texts:
         path = Path(word)
-        if _is_file(word):
+        if word and _is_file(word):
             found += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         elif any(c in word for c in "*?[") and len(texts) >= 1 and (matches := _matches(word)):
             found += matches
         elif len(texts) > 1:
             raise InputError(f"no file is called {shorten(word)}", hint="several arguments are files; quote a text")
+        elif _LIKE_A_FILE.fullmatch(word):
+            raise InputError(f"no file is called {shorten(word)}", hint="--text reads it as a text")
     return found
+
+
+_ENDINGS = "txt|md|rst|json|jsonl|csv|tsv|py|html?|xml|ya?ml|toml|parquet|log|tex|gz"
+_LIKE_A_FILE = re.compile(rf"(?:[\w.~-]+/)*[\w.~-]+\.(?:{_ENDINGS})")
+"""What nobody writes as a text: a misspelt file must not pass for a short text."""
 
 
 def _matches(pattern: str) -> list[Path]:
@@ -237,6 +245,8 @@ def _text(
 def _one_text(texts: Sequence[str] | None, options: TokenOptions, mode: str) -> str:
     from llmcalc.tokens.count import decode
 
+    if sys.stdin is None and (not texts or "-" in texts):
+        raise UnavailableError("standard input is closed")
     if not texts and sys.stdin.isatty():
         raise InputError("there is no text", hint='llmcalc tokenize "The weather is", a file, or - for standard input')
     if not texts or texts == ["-"]:

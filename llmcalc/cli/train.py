@@ -77,9 +77,9 @@ class RunOptions:
         typer.Option(help="Seconds that each rank computes in a step: the slowest decides.", metavar="S,..."),
     ] = None
     watts: Annotated[float | None, typer.Option(help="Power of one device, for the energy of a run.")] = None
-    live: Annotated[bool, typer.Option("--live", help="One real step of AdamW on random weights: small models.")] = (
-        False
-    )
+    live: Annotated[
+        bool, typer.Option("--live", help="One real step on random weights: small models, --precision fp32 or bf16.")
+    ] = False
     run_on: Annotated[str, typer.Option(help="With --live: auto, cpu, cuda, mps.")] = "auto"
     tokens_of_interest: Annotated[str | None, typer.Option(help="Share of some tokens in a step.", metavar="N")] = None
 
@@ -299,6 +299,8 @@ def _whole_run(run: RunOptions, per_token: float, done_per_token: float, ranks: 
         facts.append(Fact("run_flop_done", done, "with recomputation", lambda n: f"{n:.4g}"))
     facts.append(Fact("run_seconds", seconds, "time", lambda s: f"{s / 86400:.2f} days on {exact(ranks)} devices"))
     facts.append(Fact("device_hours", seconds * ranks / 3600, "device hours", lambda h: f"{h:,.0f}"))
+    if run.watts is not None and not 0 < run.watts < 1e9:
+        raise InputError(f"--watts is {run.watts:g}; it must be above zero")
     if run.watts is not None:
         facts.append(Fact("energy_kwh", seconds * ranks * run.watts / 3.6e6, "energy", lambda e: f"{e:,.0f} kWh"))
     return facts
@@ -309,6 +311,8 @@ def _traffic(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, si: boo
     if not found:
         return []
     device = find(run.device) if run.device is not None else None
+    if run.link is not None and parse_bytes(run.link) <= 0:
+        raise InputError(f"--link is {run.link}; it must be above zero")
     link = float(parse_bytes(run.link)) if run.link is not None else (device.link if device else None)
     rows = [
         {

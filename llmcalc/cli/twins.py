@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmcalc.cli.view import Fact, View
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.units import exact, size
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class TwinOptions:
 def need_live() -> None:
     """Running needs torch: without it, one line with the command that installs it."""
     if find_spec("torch") is None:
-        raise UnavailableError(
-            "running a model needs torch, which is not installed", hint="pip install 'llmcalc[live]'"
-        )
+        raise UnavailableError("running a model needs torch, which is not installed", hint=install("live"))
 
 
 def against(predicted: int) -> Any:

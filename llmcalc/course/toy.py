@@ -84,7 +84,9 @@ def forward(m: Toy, head: Matrix | None = None) -> tuple[list[Step], float]:
     logits = hidden @ (m.embedding if head is None else head).T
     p = softmax(logits)
     steps += [Step("logits", f"{steps[-1].name}·Eᵀ", logits), Step("probabilities", "softmax(logits)", p)]
-    return steps, float(-np.log(p[range(T), list(TARGETS)]).mean())
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[range(T), list(TARGETS)]
+    return steps, float(losses.mean())
 
 
 def _block(b: Block, before: Step, norm: bool, label: str) -> list[Step]:

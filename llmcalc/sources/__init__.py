@@ -49,6 +49,8 @@ def resolve(
 
 
 def _from_name(name: str) -> Model:
+    if not name.strip():
+        raise InputError("MODEL is empty", hint="name a preset, a file, a directory or a hub id")
     path = Path(name)
     if name == "toy" and not path.exists():
         toy = from_path(presets.TOY, "toy")

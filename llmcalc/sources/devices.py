@@ -51,7 +51,7 @@ def find(name: str) -> Device:
         close = difflib.get_close_matches(wanted, [*table, *aliases], 4, 0.4)
         raise InputError(
             f"no device is called {name!r}",
-            hint=(f"close: {', '.join(close)}; " if close else "") + "or give --device-memory 24GiB",
+            hint=(f"close: {', '.join(close)}; " if close else "") + "`llmcalc list devices` shows all",
         )
     return _device(key, table[key])
 

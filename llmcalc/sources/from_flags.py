@@ -51,7 +51,7 @@ def from_flags(sizes: Mapping[str, Any]) -> Model:
     notes = [f"sizes from flags, structure of {arch}"]
     if "heads" not in sizes:
         width = raw["n_embd" if arch == "gpt2" else "hidden_size"]
-        heads = width // 64 or 1
+        heads = min((h for h in range(1, min(width, 4096) + 1) if width % h == 0), key=lambda h: abs(width / h - 64))
         raw["n_head" if arch == "gpt2" else "num_attention_heads"] = heads
         notes.append(
             f"--heads is not given: {heads} of {width // heads}, about 64 wide as in GPT-2; neither parameters nor the "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from llmcalc.errors import InputError, MissingError, UnavailableError
 from llmcalc.sources import config_json, hub
@@ -18,6 +19,9 @@ from llmcalc.text import shorten
 
 def from_hub(name: str, preset: str | None) -> Model | None:
     """The model behind a hub id; None where the name is none. ``preset`` is named where the hub does not answer."""
+    host = urlsplit(name).hostname if name.startswith(("http://", "https://")) else None
+    if host is not None and host not in hub.hosts():
+        raise InputError(f"{shorten(host)} is not the hub", hint="HF_ENDPOINT names another hub than huggingface.co")
     where = place(name)
     if where is None:
         return None

@@ -90,6 +90,8 @@ def _checkpoint(path: Path) -> Header | None:
 def _from_file(path: Path, name: str) -> Model:
     from llmcalc.sources import config_json, gguf, safetensors
 
+    if path.name == _ADAPTER:
+        return _adapter(path.parent, name)
     if path.suffix == ".gguf" or _begins(path, b"GGUF"):
         header = gguf.read_all(path)
         return Model(path.name, f"GGUF file {name}", gguf.to_config(header), header, header.notes, folder=path.parent)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
 from llmcalc.errors import InputError, LlmcalcError, MissingError, UnavailableError
 from llmcalc.sources import cache
@@ -315,6 +316,12 @@ def _known_commit(where: Place) -> str | None:
         return where.revision
     kept = cache.get(f"{_endpoint()}/{where}:commit")
     return kept.decode() if kept else None
+
+
+def hosts() -> set[str]:
+    """The hosts whose pages are models' addresses."""
+    own = urlsplit(_endpoint()).hostname
+    return {"huggingface.co", "www.huggingface.co", "hf.co", *([own] if own else [])}
 
 
 def _endpoint() -> str:

@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, LlmcalcError, UnavailableError
 from llmcalc.sources.json_file import read_json
 from llmcalc.text import shorten
 
 SCHEMES = ("ollama", "lmstudio", "llama.cpp")
+_ELSEWHERE = {
+    "ollama": "OLLAMA_MODELS names another place than ~/.ollama/models",
+    "lmstudio": "it is looked for in ~/.lmstudio/models and ~/.cache/lm-studio/models",
+    "llama.cpp": "LLAMA_CACHE names another place than the user's cache directory",
+}
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _PART = re.compile(r"[\w.-]+")
@@ -97,11 +102,9 @@ def _below(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _unknown(program: str, name: str, known: list[str], several: bool) -> InputError:
+def _unknown(program: str, name: str, known: list[str], several: bool) -> LlmcalcError:
     if not known:
-        return InputError(
-            f"{program} keeps no models on this machine", hint="OLLAMA_MODELS and LLAMA_CACHE name other places"
-        )
+        return UnavailableError(f"{program} keeps no models on this machine", hint=_ELSEWHERE[program])
     what = "names several models" if several else "is not there"
     close = known if several else get_close_matches(name, known, 4, 0.3) or known
     return InputError(f"{program}:{shorten(name)} {what}", hint=f"here: {', '.join(shorten(k) for k in close[:8])}")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmcalc.errors import InputError
+from llmcalc.errors import InputError, UnavailableError
 from llmcalc.text import shorten, shown
 
 LARGEST = 2**31
@@ -27,6 +27,8 @@ def parse(text: str) -> list[float]:
 def read(name: str, tensor: str | None = None) -> tuple[Any, str]:
     """The logits of a file (``-`` is standard input) and the dtype that they were stored in."""
     if name == "-":
+        if sys.stdin is None:
+            raise UnavailableError("standard input is closed")
         return _from_text(sys.stdin.read(LARGEST), "standard input"), "text"
     path = Path(name).expanduser()
     if not path.is_file():

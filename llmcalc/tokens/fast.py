@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.text import shorten, shown
 from llmcalc.tokens.base import Tokenizer
 
@@ -22,9 +22,7 @@ def _package() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise UnavailableError(
-            "this tokenizer needs the tokenizers package", hint="pip install 'llmcalc[tokenizers]'"
-        ) from None
+        raise UnavailableError("this tokenizer needs the tokenizers package", hint=install("tokenizers")) from None
     return tokenizers
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.text import shorten
 from llmcalc.tokens.base import Tokenizer
 
@@ -28,7 +28,8 @@ class Pieces(Tokenizer):
             import sentencepiece
         except ImportError:
             raise UnavailableError(
-                "this tokenizer needs the sentencepiece package", hint="pip install 'llmcalc[tokenizers]'"
+                "this tokenizer needs the sentencepiece package",
+                hint=install("tokenizers"),
             ) from None
         try:
             inner = sentencepiece.SentencePieceProcessor(model_file=str(path))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmcalc.dtypes import DType
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.text import shorten
 from llmcalc.values.blocks import Coded, blocks_of
 from llmcalc.values.scalar import Array
@@ -17,7 +17,7 @@ def dequantise(rows: NDArray[np.uint8], form: str, name: str) -> NDArray[np.floa
     try:
         import gguf
     except ImportError:
-        raise UnavailableError("reading GGUF weights needs gguf", hint="pip install 'llmcalc[live]'") from None
+        raise UnavailableError("reading GGUF weights needs gguf", hint=install("live")) from None
     try:
         return np.asarray(gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[form.upper()]))
     except (NotImplementedError, KeyError):
@@ -31,7 +31,7 @@ def round_trip(numbers: Array, form: DType) -> Coded:
     try:
         import gguf
     except ImportError:
-        raise UnavailableError(f"quantising to {form.name} needs gguf", hint="pip install 'llmcalc[live]'") from None
+        raise UnavailableError(f"quantising to {form.name} needs gguf", hint=install("live")) from None
     rows = blocks_of(numbers, form.block).astype(np.float32)
     try:
         kind = gguf.GGMLQuantizationType[form.name.upper()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmcalc.cli.drawing.picture import Bars, Bits, Curves, Heat, Stack, plain
 from llmcalc.dims import Dim
-from llmcalc.units import count, exact, size
+from llmcalc.units import count, exact, percent, size
 
 if TYPE_CHECKING:
     from llmcalc.calc.cache.load import Cache, Load
@@ -49,7 +49,7 @@ def fewer(bars: Bars) -> Bars:
 def shares(title: str, rows: Sequence[Row], label: str) -> Bars:
     """Parameters by part, each with its share."""
     total = sum(int(row["params"]) for row in rows) or 1
-    return fewer(as_bars(title, rows, label, "params", "parameters", lambda n: f"{big(n)}  {100 * n / total:.1f} %"))
+    return fewer(as_bars(title, rows, label, "params", "parameters", lambda n: f"{big(n)}  {percent(round(n), total)}"))
 
 
 def cache_growth(

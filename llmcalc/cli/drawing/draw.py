@@ -195,9 +195,10 @@ def _(picture: Heat, room: int) -> list[Line]:
         for x in numbers[:shown]:
             line.append((_shade(x) * (cell - 1) + " ", "cyan" if x <= 1 else "red"))
         lines.append(line)
+    over = "  - too much" if any(x > 1 for row in picture.numbers for x in row) else ""
     if shown < len(picture.columns):
         lines.append([(f"{len(picture.columns) - shown} more columns do not fit", "dim")])
-    lines.append([(f"{_SHADES[1]} a little  {_SHADES[2]}  {_SHADES[3]}  {_SHADES[4]} all  - too much", "dim")])
+    lines.append([(f"{_SHADES[1]} a little  {_SHADES[2]}  {_SHADES[3]}  {_SHADES[4]} all{over}", "dim")])
     return lines
 
 

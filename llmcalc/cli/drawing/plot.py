@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcalc.cli.drawing.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Say, Stack
-from llmcalc.errors import InputError, UnavailableError
+from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.text import safe
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -24,7 +24,7 @@ def plot(picture: Picture, path: str) -> None:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise UnavailableError("pictures need matplotlib", hint="pip install 'llmcalc[plot]'") from None
+        raise UnavailableError("pictures need matplotlib", hint=install("plot")) from None
     with rc_context({"svg.hashsalt": "llmcalc"}):  # the same picture is the same file
         figure = Figure(figsize=_inches(picture), layout="constrained")
         axes = figure.subplots()
