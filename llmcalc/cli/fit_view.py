@@ -22,6 +22,7 @@ from llmcalc.calc.overheads import Part, counted
 from llmcalc.calc.parallel import n_decoder_layers
 from llmcalc.calc.ways import Way, degrees, ways
 from llmcalc.calc.weights import QUANTISED
+from llmcalc.cli.load import beyond
 from llmcalc.cli.options import OutputOptions
 from llmcalc.cli.params import describe
 from llmcalc.cli.view import Column, Fact, View
@@ -174,11 +175,7 @@ def _degrees(found: Mapping[str, Mapping[int, int]], si: bool) -> str:
 
 def _notes(s: Subject) -> list[str]:
     said = ["weights and cache are exact; a range marks an estimate", f"{s.device.name}: {s.device.source}"]
-    own = s.model.longest_context
-    if own is not None and s.ask.load.context > own:
-        said.append(
-            f"{exact(s.ask.load.context)} tokens are beyond the model's own {exact(own)}: computed all the same"
-        )
+    said += beyond(s.model, int(s.ask.load.context))
     if s.ask.quant is not None:
         said.append(
             f"weights as {s.ask.quant}: {QUANTISED[s.ask.quant][2]}; embeddings, head, norms and routers stay "

@@ -12,7 +12,7 @@ import typer
 from llmcalc.calc.cache.load import Cache, Load, Row
 from llmcalc.calc.kvcache import engine_for, mha_bytes, scale_bytes
 from llmcalc.cli.kvcompare import answer_for, compared, with_changes, with_draft, with_memory
-from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, default_dtype
+from llmcalc.cli.load import EngineOptions, LoadOptions, beyond, build_load, default_dtype
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe
@@ -177,10 +177,7 @@ def _facts(found: Model, load: Load, answer: Cache, si: bool) -> list[Fact]:
 
 def _warnings(found: Model, load: Load, answer: Cache) -> list[str]:
     """What a user should know before trusting the number for their case."""
-    longest = found.longest_context
-    said = []
-    if longest is not None and (load.source or load.context) > longest:
-        said.append(f"{exact(load.context)} tokens are beyond the model's own {exact(longest)}: computed all the same")
+    said = beyond(found, int(load.source or load.context))
     if load.source is not None:
         said.append(
             f"{exact(load.source)} tokens of the source and {exact(load.context)} of the answer (--prompt, --new)"

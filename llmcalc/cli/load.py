@@ -16,7 +16,7 @@ from llmcalc.dims import Dim
 from llmcalc.dtypes import CACHE_DTYPES, DType, dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
-from llmcalc.units import parse_count
+from llmcalc.units import exact, parse_count
 
 
 @dataclass(frozen=True)
@@ -178,3 +178,11 @@ def _kv_dtypes(text: str | None, own: DType) -> tuple[DType, DType]:
 
 def _kv_dtype(name: str) -> DType:
     return CACHE_DTYPES.get(name.lower()) or dtype(name)
+
+
+def beyond(model: Model, tokens: int) -> list[str]:
+    """A word where a sequence is longer than the model was made for."""
+    own = model.longest_context
+    if own is None or tokens <= own:
+        return []
+    return [f"{exact(tokens)} tokens are beyond the model's own {exact(own)}: computed all the same"]

@@ -12,7 +12,7 @@ import typer
 from llmcalc.calc.mixes import file_type
 from llmcalc.calc.speed import Ask, Format, Peaks, Step, decode, mixed_format, named_format, prefill, ridge
 from llmcalc.calc.weights import QUANTISED, native
-from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, count_of
+from llmcalc.cli.load import EngineOptions, LoadOptions, beyond, build_load, count_of
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import config_dtype, describe, quantisation
@@ -217,7 +217,7 @@ def _view(
         Fact("compute_share", ask.compute_share),
         Fact("memory_share", ask.memory_share),
     ]
-    notes = [*model.notes, *model.anatomy.notes, said[0]]
+    notes = [*model.notes, *model.anatomy.notes, *beyond(model, int(ask.load.context)), said[0]]
     if ask.compute_share == ask.memory_share == 1:
         notes.append(
             "a bound: engines reach a part of it (in public measurements decoding 0.4 to 0.9 of the bandwidth, prefill "

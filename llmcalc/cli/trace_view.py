@@ -120,7 +120,9 @@ def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
         f" after {int(a.past)}" if a.past else ""
     )
     drawn = partial(_picture, title, steps)
-    said, known = notes(subject, steps), described(model)
+    from llmcalc.cli.load import beyond
+
+    said, known = [*beyond(model, int(a.tokens) + int(a.past)), *notes(subject, steps)], described(model)
     return View("trace/1", title, COLUMNS, found, facts, said, known, subject.explain, picture=drawn)
 
 

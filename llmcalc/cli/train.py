@@ -14,6 +14,7 @@ from llmcalc.calc import flops
 from llmcalc.calc.communication import traffic
 from llmcalc.calc.training import OPTIMIZERS, PROFILES, Peak, Recipe, Training, train
 from llmcalc.calc.weights import QUANTISED
+from llmcalc.cli.load import beyond
 from llmcalc.cli.options import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe
@@ -218,7 +219,7 @@ def _view(model: Model, r: Recipe, answer: Training, o: RecipeOptions, run: RunO
         *(sent := _traffic(model, r, o, run, si)),
         *(_step(run.rank_seconds, sent, ranks) if run.rank_seconds is not None else ()),
     ]
-    notes = [*model.notes, *model.anatomy.notes, f"{r.like}: {r.profile.source}"]
+    notes = [*model.notes, *model.anatomy.notes, *beyond(model, r.tokens), f"{r.like}: {r.profile.source}"]
     notes.append("states are exact; activations and logits follow the formula that their row names")
     title = f"{model.name}, {exact(r.tokens)} x {exact(r.micro_batch)} tokens: {size(peak.n_bytes, si=si)} at the peak"
     drawn = partial(_picture, title, answer, run, si)
