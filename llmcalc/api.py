@@ -45,8 +45,11 @@ def load(name: str | Mapping[str, Any], **sizes: Any) -> Loaded:
 
     >>> load("deepseek-v3").params
     671026404352
-    >>> load("gpt2", n_layers=24).params, load({"model_type": "gpt2"}, n_layers=24).params
-    (209494272, 209494272)
+    >>> load("gpt2", n_layers=24).params
+    209494272
+    >>> sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "vocab_size": 10, "n_positions": 6}
+    >>> load({"model_type": "gpt2", **sizes}).params
+    1888
     """
     changes = [f"{key}={json.dumps(value)}" for key, value in sizes.items()]
     if isinstance(name, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,9 @@ def compare(
     roles: dict[str, str] = {}
     for name, want in wants.items():
         found = have.pop(name, None)
-        parts = [name] if found == want.shape else _unpack(name, want, found, have, layout, quantisation or {})
+        parts = _unpack(name, want, found, have, layout, quantisation or {})
+        if not parts and found == want.shape:
+            parts = [name]
         if parts:
             matched += 1
             roles.update((part, want.weight.role) for part in parts)
@@ -92,12 +95,14 @@ def compare(
         elif not (want.weight.buffer or want.weight.tied_to or _tied_instead(name, owners, wants, have)):
             missing.append(name)
     extra = [n for n in have if not is_buffer.get(n)]
-    outside = [n for n in extra if _is_outside(n, wants, n_extra_layers)]
+    last = max((int(m[1]) for m in map(_LAYER.search, wants) if m), default=-1) if n_extra_layers else -1
+    outside = [n for n in extra if _is_outside(n, last, n_extra_layers)]
     if outside:
         notes.append(
             f"{len(outside)} tensors of multi-token prediction are in the file and outside the model: {outside[0]} ..."
         )
-    extra = [n for n in extra if n not in set(outside)]
+    beyond = set(outside)
+    extra = [n for n in extra if n not in beyond]
     differences = (*_group("missing", missing, list(wants)), *_shape_lines(shapes), *_group("extra", extra, extra))
     return Result(tuple(differences), matched, tuple(notes), roles)
 
@@ -165,7 +170,7 @@ def _unpack(
         parts = layout(name, want.shape, settings)
     except (ValueError, TypeError, ZeroDivisionError):
         return []
-    seen = {**have, **({name: found} if found is not None else {})}
+    seen = ChainMap({name: found} if found is not None else {}, have)
     present = {part: seen[part] for part in parts if part in seen}
     required = [shape for shape in parts.values() if shape is not None]
     fits = [part for part, shape in parts.items() if shape is not None and seen.get(part) == shape]
@@ -180,14 +185,11 @@ def _unpack(
     return list(present)
 
 
-def _is_outside(name: str, wants: Mapping[str, Want], n_extra_layers: int) -> bool:
+def _is_outside(name: str, last: int, n_extra_layers: int) -> bool:
     if name.startswith(_EXTRA_MODULES[:2]) or any(key in name for key in _EXTRA_MODULES[2:]):
         return True
     found = _LAYER.search(name)
-    if not found or not n_extra_layers:
-        return False
-    layers = {int(m[1]) for m in (_LAYER.search(n) for n in wants) if m}
-    return bool(layers) and max(layers) < int(found[1]) <= max(layers) + n_extra_layers
+    return found is not None and 0 <= last < int(found[1]) <= last + n_extra_layers
 
 
 def _template(name: str) -> tuple[str, tuple[int, ...]]:

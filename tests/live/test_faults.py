@@ -107,7 +107,7 @@ def test_out_of_memory_says_what_there_was(cli: Callable[..., Any], monkeypatch:
 def test_no_torch(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmcalc.cli.twins.find_spec", lambda _: None)
     for words in (("trace", "--live"), ("sample", "--live"), ("params", "toy", "--live"), ("check", "toy", "--live")):
-        one_line(cli(*words), 3, "pip install 'llmcalc[live]'")
+        one_line(cli(*words), 3, "pip install '.[live]'")
 
 
 def test_a_family_that_is_only_counted(cli: Callable[..., Any], tmp_path: Path) -> None:
