@@ -192,8 +192,12 @@ def _is_outside(name: str, last: int, n_extra_layers: int) -> bool:
     return found is not None and 0 <= last < int(found[1]) <= last + n_extra_layers
 
 
+_PLACE = "\0#\0"
+"""Where a layer's number stood; a name from a file may hold any sign."""
+
+
 def _template(name: str) -> tuple[str, tuple[int, ...]]:
-    return _LAYER.sub("#", name), tuple(int(n) for n in _LAYER.findall(name))
+    return _LAYER.sub(_PLACE, name), tuple(int(n) for n in _LAYER.findall(name))
 
 
 def _group(kind: str, names: Iterable[str], universe: Iterable[str]) -> list[Difference]:
@@ -236,9 +240,8 @@ def _layer_of(name: str) -> str:
 
 def _name(template: str, numbers: list[tuple[int, ...]]) -> str:
     """A template with the numbers it stands for put in, as ranges."""
-    for place in range(template.count("#")):
-        template = template.replace("#", ranges([n[place] for n in numbers]), 1)
-    return template
+    first, *rest = template.split(_PLACE)
+    return first + "".join(ranges([n[i] for n in numbers]) + text for i, text in enumerate(rest))
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -152,11 +152,21 @@ def anatomy(c: Config) -> Anatomy:
     if _is_bare(c):
         parts = tuple(_without_head(parts))
     for part in parts:
-        if isinstance(part, Weight) and not all(int(size) >= 1 for size in part.shape):
-            sizes = " x ".join(str(int(size)) for size in part.shape)
-            raise ConfigError(f"{c.family or 'config'}: {part.name} would be {sizes}: the sizes contradict each other")
+        wrong = _impossible(part)
+        if wrong:
+            raise ConfigError(f"{c.family or 'config'}: {wrong}: the sizes contradict each other")
     kept = tuple(p for p in parts if not isinstance(p, Mixer) or p.layers.indices)
     return Anatomy(c.family, kept, tuple(c.notes))
+
+
+def _impossible(part: Part) -> str | None:
+    """What no part can be: a tensor without elements, a mixer with a size below zero."""
+    if isinstance(part, Weight):
+        sizes = [int(size) for size in part.shape]
+        return None if all(n >= 1 for n in sizes) else f"{part.name} would be {' x '.join(map(str, sizes))}"
+    sizes = [getattr(part, f.name) for f in fields(part)]
+    below = [int(n) for n in sizes if isinstance(n, int) and n < 0]
+    return f"a {part.kind} layer would have a size of {below[0]}" if below else None
 
 
 _WRONG_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)

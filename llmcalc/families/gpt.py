@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import attention, conv1d_gpt2, embed, linear, lm_head, mlp, norm, tie
@@ -83,7 +84,8 @@ def _gpt_neo_kinds(c: Config) -> list[str]:
         return [str(kind) for kind in listed]
     groups = c.get("attention_types") or [[["global", "local"], -(-c.layers // 2)]]
     try:
-        kinds = [str(kind) for pattern, times in groups for _ in range(times) for kind in pattern]
+        named = (str(kind) for pattern, times in groups for _ in range(times) for kind in pattern)
+        kinds = list(islice(named, int(c.layers)))
     except (TypeError, ValueError):
         raise ConfigError("gpt_neo: attention_types is not a list of [kinds, how often]") from None
     if len(kinds) < c.layers:

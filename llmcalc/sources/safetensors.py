@@ -145,7 +145,9 @@ _KEYS = frozenset(("dtype", "shape", "data_offsets"))
 
 @lru_cache(maxsize=256)
 def _kind(name: str) -> DType | None:
-    return find_dtype(name)
+    """The format of that name; blocks of numbers, as ggml has them, are in no safetensors file."""
+    found = find_dtype(name)
+    return found if found is not None and found.block <= 4 else None
 
 
 def _naturals(value: Any) -> bool:
@@ -205,6 +207,8 @@ def open_index(path: Path) -> Index:
 
 def index_of(data: bytes, path: Path) -> Index:
     """The same of its bytes; ``path`` is where it lies, or would lie, beside its shards."""
+    if data.count(b":") > 3 * _MOST_TENSORS:
+        raise HeaderError(f"{path.name} names more than {_MOST_TENSORS:,} tensors, more than any model")
     raw = parse_json(data, path.name)
     places = raw.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):

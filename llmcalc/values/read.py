@@ -33,8 +33,10 @@ def check(name: str, stored: Stored) -> None:
     if form.name in KINDS and form.block == 1:
         return
     if form.block > 4:
-        if stored.shape[-1] % form.block:
-            raise InputError(f"tensor {shown} has rows of {stored.shape[-1]}, no whole number of {form.name} blocks")
+        if not stored.shape or stored.shape[-1] % form.block:
+            raise InputError(
+                f"tensor {shown} has the shape {list(stored.shape)}, no whole number of {form.name} blocks"
+            )
         return
     raise InputError(
         f"tensor {shown} is stored as {form.name}: no tensor of floats",

@@ -39,6 +39,15 @@ class _Places:
     collect: Path | None
 
 
+@dataclass(frozen=True)
+class _Much:
+    """How long, or how many inputs where that is not -1, and which ones by the seed."""
+
+    seconds: int
+    runs: int
+    seed: int
+
+
 Catch = Callable[[bytes, BaseException], bool]
 """What is asked about an input and what it raised: whether to go on."""
 
@@ -50,6 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("target")
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--runs", type=int, default=-1, help="end after so many inputs: the same ones each time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--collect", type=Path)
     parser.add_argument("--artifacts", type=Path, default=Path())
@@ -60,7 +70,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return max([replay(asked.target, path) for path in asked.files])
     if asked.folder is None:
         return _inside(words, asked.seconds)
-    fuzz(asked.target, asked.seconds, asked.seed, asked.folder, _Places(asked.artifacts, asked.collect))
+    much = _Much(asked.seconds, asked.runs, asked.seed)
+    fuzz(asked.target, much, asked.folder, _Places(asked.artifacts, asked.collect))
     return 0
 
 
@@ -69,9 +80,9 @@ def _inside(words: Sequence[str], seconds: int) -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
         command = [sys.executable, "-m", "tests.fuzz.run", *words, "--folder", folder]
         try:
-            return subprocess.run(command, env={**os.environ, "TMPDIR": folder}, timeout=seconds + 100).returncode
+            return subprocess.run(command, env={**os.environ, "TMPDIR": folder}, timeout=seconds + 150).returncode
         except subprocess.TimeoutExpired:
-            print(f"the fuzzer has not ended {seconds + 100} seconds after it began", file=sys.stderr)
+            print(f"the fuzzer has not ended {seconds + 150} seconds after it began", file=sys.stderr)
             return 1
 
 
@@ -93,8 +104,8 @@ def replay(target: str, path: Path) -> int:
     return 0
 
 
-def fuzz(target: str, seconds: int, seed: int, folder: Path, places: _Places) -> None:
-    """Runs atheris for some seconds; it ends the process itself, with an exit code of 77 or so after a fault."""
+def fuzz(target: str, much: _Much, folder: Path, places: _Places) -> None:
+    """Runs atheris; it ends the process itself, with an exit code of 77 or so after a fault."""
     import atheris
 
     # dims is arithmetic alone, and would take the most of the time
@@ -129,7 +140,8 @@ def fuzz(target: str, seconds: int, seed: int, folder: Path, places: _Places) ->
         return atheris.Mutate(data, most) if new is None or len(new) > most else new
 
     _allow()
-    options = [f"-max_total_time={seconds}", f"-seed={seed}", "-timeout=30", "-rss_limit_mb=4096"]
+    options = [f"-max_total_time={much.seconds}", f"-runs={much.runs}", f"-seed={much.seed}"]
+    options += ["-timeout=100", "-rss_limit_mb=4096"]
     options += [f"-max_len={LONGEST}", f"-artifact_prefix={places.artifacts}/", "-print_final_stats=1"]
     (folder / "new").mkdir()
     command = [sys.argv[0], *options, str(folder / "new"), str(folder / "seeds")]

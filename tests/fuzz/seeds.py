@@ -70,6 +70,7 @@ def _cut(raw: dict[str, Any], layers: int = 3) -> dict[str, Any]:
 
 
 def safetensors_header() -> Seeds:
+    """Headers by the safetensors package: none, one, and many kinds of tensors."""
     import torch
     from safetensors.torch import save
 
@@ -81,6 +82,7 @@ def safetensors_header() -> Seeds:
 
 
 def safetensors_index() -> Seeds:
+    """Indexes with two shards; one contradicts them, one promises more."""
     import torch
     from safetensors.torch import save
 
@@ -92,6 +94,7 @@ def safetensors_index() -> Seeds:
 
 
 def config() -> Seeds:
+    """Small configs: plain, with windows, and with a model inside."""
     yield "llama.json", json.dumps(LLAMA).encode()
     mixed = {**LLAMA, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "head_dim": 4}
     yield "gemma2.json", json.dumps({**mixed, "model_type": "gemma2", "torch_dtype": "bfloat16"}).encode()
@@ -105,6 +108,7 @@ def config() -> Seeds:
 
 
 def config_and_tensors() -> Seeds:
+    """Configs beside checkpoints that hold what they promise, or less."""
     import torch
     from safetensors.torch import save
 
@@ -124,6 +128,7 @@ def config_and_tensors() -> Seeds:
 
 
 def gguf_file() -> Seeds:
+    """GGUF files by ggml's own writer: both kinds of vocabulary, several architectures."""
     import numpy as np
     from gguf import GGMLQuantizationType as Kind
 
@@ -204,6 +209,7 @@ def gguf_parts() -> Seeds:
 
 
 def adapter_config() -> Seeds:
+    """What PEFT writes beside LoRA and DoRA weights."""
     lora = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "gpt2", "target_modules": ["c_attn", "wte"]}
     yield "lora.json", json.dumps(lora).encode()
     more = {"use_dora": True, "rank_pattern": {"c_attn": 4}, "modules_to_save": ["lm_head"], "bias": "none"}
@@ -211,17 +217,20 @@ def adapter_config() -> Seeds:
 
 
 def ollama_manifest() -> Seeds:
+    """A manifest as Ollama keeps it."""
     kinds = {"model": "0" * 64, "template": "1" * 64}
     layers = [{"mediaType": f"application/vnd.ollama.image.{k}", "digest": f"sha256:{v}"} for k, v in kinds.items()]
     yield "m", json.dumps({"schemaVersion": 2, "config": {}, "layers": layers}).encode()
 
 
 def kept_header() -> Seeds:
+    """An entry of the cache without its hash, which the target adds."""
     key = "org/m@main:a.gguf"
     yield "entry", len(key.encode()).to_bytes(4, "little") + key.encode() + zlib.compress(b"header " * 40, 3)
 
 
 def tokenizer_json() -> Seeds:
+    """One file of every model of the tokenizers package."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     special = ["<s>", "</s>", "<unk>"]
@@ -248,6 +257,7 @@ def tokenizer_json() -> Seeds:
 
 
 def tokenizer_model() -> Seeds:
+    """Two models by the sentencepiece trainer."""
     import sentencepiece
 
     for kind, more in (("unigram", {"vocab_size": 52}), ("bpe", {"vocab_size": 320, "byte_fallback": True})):
@@ -265,6 +275,7 @@ def tokenizer_model() -> Seeds:
 
 
 def tekken() -> Seeds:
+    """A small Tekken file: the bytes, two words, two special tokens."""
     words = [bytes([b]) for b in range(256)] + [b"th", b"the"]
     vocab = [{"rank": i, "token_bytes": base64.b64encode(w).decode(), "token_str": None} for i, w in enumerate(words)]
     sizes = {"default_vocab_size": 260, "default_num_special_tokens": 2, "version": "v3", "pattern": r"\s+|\S+"}
@@ -293,11 +304,13 @@ MACRO = (
 
 
 def chat_template() -> Seeds:
+    """Templates with the parts that published ones use."""
     for name, text in (("chatml", CHATML), ("llama3", LLAMA_3), ("macro", MACRO)):
         yield f"{name}.jinja", text.encode()
 
 
 def tokenizer_config() -> Seeds:
+    """One template, and several under names."""
     yield (
         "one.json",
         json.dumps({"chat_template": CHATML, "bos_token": "<s>", "eos_token": {"content": "</s>"}}).encode(),
@@ -307,12 +320,14 @@ def tokenizer_config() -> Seeds:
 
 
 def chat_messages() -> Seeds:
+    """Messages as a list, and inside an object."""
     found = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi", "tool_calls": []}]
     yield "list.json", json.dumps(found).encode()
     yield "object.json", json.dumps({"messages": found}).encode()
 
 
 def logits_file() -> Seeds:
+    """Logits by numpy's writer, as JSON and as words."""
     import numpy as np
 
     for kind in ("float32", "int16"):
@@ -324,6 +339,7 @@ def logits_file() -> Seeds:
 
 
 def corpus_lines() -> Seeds:
+    """Two records and an empty line."""
     yield "two.jsonl", b'{"text": "The weather", "n": 1}\n\n{"text": "is nice", "meta": {"a": [1]}}\n'
 
 

@@ -269,6 +269,7 @@ def _counted(model: Model) -> None:
     """What is computed of a config: parts, groups, formulas, caches."""
     anatomy = model.anatomy
     assert all(isinstance(n, int) and n >= 0 for w in anatomy.weights for n in (*w.shape, w.layers.count, w.experts))
+    assert all(n >= 0 for m in anatomy.mixers for n in (m.n_heads, m.d_qk, m.d_v, m.keys, m.values, m.window or 0))
     assumptions(model)
     quantised(model)
     counts = (params.parameters, params.stored, params.active, params.active_without_embedding, params.embeddings)

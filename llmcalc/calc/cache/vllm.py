@@ -107,7 +107,7 @@ def _specs(mixers: list[Mixer], load: Load, rules: Rules) -> list[Spec]:
             raise InputError("the rule of vLLM's cache for compressed attention (DeepSeek-V4) is not known")
         if m.per_token:
             specs += _attention(m, load, block, load.in_flight if rules is NEWEST else rules.in_flight)
-    states = [m for m in mixers if m.states]
+    states = [m for m in mixers if m.states and int(_state(m, load))]
     if not states:
         return specs
     if not specs:
