@@ -119,7 +119,7 @@ def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
     title = f"{model.name}: {int(a.batch)} x {several(int(a.tokens), 'token')}" + (
         f" after {int(a.past)}" if a.past else ""
     )
-    drawn = partial(_picture, title, steps)
+    drawn = partial(_picture, f"{title}: FLOP of all layers", steps)
     from llmcalc.cli.load import beyond
 
     said, known = [*beyond(model, int(a.tokens) + int(a.past)), *notes(subject, steps)], described(model)

@@ -281,7 +281,7 @@ def _size(headers: Mapping[str, Any]) -> int:
     """Bytes of the whole file, by what the server says of the range or of the body."""
     total = str(headers.get("content-range", "")).rpartition("/")[2] or str(headers.get("content-length", ""))
     if not total.isdigit():
-        raise UnavailableError("the server does not say how long the file is")
+        raise UnavailableError("the server does not say how long the file is", hint="HF_ENDPOINT names another hub")
     return int(total)
 
 

@@ -32,7 +32,10 @@ def explained(error: Exception, where: Place, status: int | None, endpoint: str,
     if "HFValidationError" in kinds:
         return InputError(f"{where} is no hub id: {safe(str(error).splitlines()[0])}")
     if "OfflineModeIsEnabled" in kinds or offline:
-        return UnavailableError(f"{where} is not in the local cache, and HF_HUB_OFFLINE is set")
+        missing = f"{where} is not in the local cache, and HF_HUB_OFFLINE is set"
+        return UnavailableError(
+            missing, hint="without it the hub is asked; or name a config.json, a directory or a preset"
+        )
     if status == 403:
         return UnavailableError(f"the hub does not let this token see {where}", hint=_TOKEN)
     if status is not None:

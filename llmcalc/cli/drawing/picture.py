@@ -10,8 +10,8 @@ Say = Callable[[float], str]
 
 
 def plain(value: float) -> str:
-    """A number in four digits."""
-    return f"{value:.4g}"
+    """A number in four digits, a large one whole."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _(picture: Bars, axes: Any, figure: Any) -> None:
         axes.bar_label(drawn, [_plain(picture.say(v)) for v in values], padding=3, fontsize="x-small")
     axes.set_yticks(range(len(picture.labels)), [_plain(label) for label in picture.labels], fontsize="small")
     axes.invert_yaxis()
-    axes.margins(x=0.15)
+    axes.margins(x=0.25)
     axes.set_xticks([])
     axes.set_xlabel(picture.unit)
     if len(picture.series) > 1:
@@ -168,5 +168,6 @@ def _(picture: Bits, axes: Any, figure: Any) -> None:
         axes.barh([0], [0], color=colours[name], label=name)
     axes.set_yticks(range(len(picture.rows)), [_plain(label) for label, _ in picture.rows])
     axes.invert_yaxis()
+    axes.margins(x=0.15)
     axes.set_xlabel("bits")
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
