@@ -19,6 +19,7 @@ LINES = {
     "llmcalc kvcache --kv": {"--kv-dtype", "--kv-heads"},
     "llmcalc params gpt2-": {"gpt2-large", "gpt2-medium", "gpt2-xl"},
     "llmcalc fit --model gpt2-x": {"gpt2-xl"},
+    "llmcalc kvcache --engine v": {"vllm"},
 }
 
 

@@ -59,8 +59,8 @@ def _application(argv: list[str]) -> typer.Typer:
     app.callback()(_before)
     asked = next((word for word in argv if not word.startswith("-")), None)
     for name in [asked] if asked in COMMANDS else COMMANDS:
-        module = import_module(f"llmcalc.cli.{name}")
-        app.command(name)(getattr(module, COMMANDS[str(name)]))
+        function = getattr(import_module(f"llmcalc.cli.{name}"), COMMANDS[str(name)])
+        app.command(name, short_help=(function.__doc__ or "").partition("\n")[0])(function)
     return app
 
 

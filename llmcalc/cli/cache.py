@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from llmcalc.cli.options import OutputOptions, takes
+from llmcalc.cli.options import OutputOptions, bytes_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sources import cache as kept
-from llmcalc.units import exact, parse_bytes, size
+from llmcalc.units import exact, size
 
 
 @takes
@@ -35,7 +35,7 @@ def cache(
     """
     if clear and most is not None:
         raise InputError("--clear and --max are two ways to make room")
-    down_to = 0 if clear else None if most is None else parse_bytes(most)
+    down_to = 0 if clear else None if most is None else bytes_in("--max", most)
     dropped = [] if down_to is None else kept.bound(down_to)
     found, now = kept.entries(), time.time()
     rows: list[dict[str, Any]] = [

@@ -13,12 +13,12 @@ from llmcalc.calc.mixes import file_type
 from llmcalc.cli import dtype_blocks as packed
 from llmcalc.cli import dtype_floats as floats
 from llmcalc.cli.drawing.answers import as_bars, by_bytes
-from llmcalc.cli.options import OutputOptions, takes
+from llmcalc.cli.options import OutputOptions, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.view import Column, Fact, View
 from llmcalc.dtypes import DTYPES, dtype, find_dtype
 from llmcalc.errors import InputError
-from llmcalc.units import exact, parse_count, size
+from llmcalc.units import exact, size
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _answer(asked: Questions, si: bool) -> View:
 
         return of_tensor(asked.tensor, name)
     if asked.params is not None:
-        return _memory(parse_count(asked.params), name, si)
+        return _memory(count_in("--params", asked.params), name, si)
     if asked.value:
         return _values(name, asked.value, only)
     if asked.bits is None:

@@ -17,7 +17,7 @@ from llmcalc.cli.check import result_of
 from llmcalc.cli.fit_view import Subject, offload_view, plan_view
 from llmcalc.cli.kvcompare import keeps_something
 from llmcalc.cli.load import EngineOptions, LoadOptions, build_load, count_of
-from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.options import ModelOptions, OutputOptions, bytes_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import config_dtype, quantisation
 from llmcalc.dtypes import DType, dtype, find_dtype
@@ -25,7 +25,6 @@ from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find, of_memory, of_this_machine
 from llmcalc.sources.header import Header
-from llmcalc.units import parse_bytes
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ def _device(options: DeviceOptions) -> tuple[Device, int]:
     if options.device_memory is not None:
         if options.device is not None:
             raise InputError("--device and --device-memory say the same thing twice")
-        n_bytes = parse_bytes(options.device_memory)
+        n_bytes = bytes_in("--device-memory", options.device_memory)
         if n_bytes < 2**20:
             raise InputError(f"--device-memory {options.device_memory} is less than a MiB", hint="24GB or 24GiB")
         return of_memory(n_bytes), options.count

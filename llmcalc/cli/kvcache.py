@@ -13,7 +13,7 @@ from llmcalc.calc.cache.load import Cache, Load, Row
 from llmcalc.calc.kvcache import engine_for, mha_bytes, scale_bytes
 from llmcalc.cli.kvcompare import answer_for, compared, with_changes, with_draft, with_memory
 from llmcalc.cli.load import EngineOptions, LoadOptions, beyond, build_load, default_dtype
-from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.options import ModelOptions, OutputOptions, bytes_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe
 from llmcalc.cli.twins import TwinOptions, kv_twin
@@ -22,7 +22,7 @@ from llmcalc.dims import Dim
 from llmcalc.dtypes import CACHE_DTYPES
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
-from llmcalc.units import exact, parse_bytes, plural, size
+from llmcalc.units import exact, plural, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.drawing.picture import Picture
@@ -52,8 +52,8 @@ def kvcache(
     llmcalc kvcache llama-3-8b --ctx 8192 --vs engine=vllm
     """
     twin.check()
-    most = parse_bytes(limit) if limit is not None else None
-    budget = parse_bytes(memory) if memory is not None else None
+    most = bytes_in("--max", limit) if limit is not None else None
+    budget = bytes_in("--memory", memory) if memory is not None else None
     engines.check(load.engine)
     found = model.resolve()
     asked = build_load(found, load, engines)

@@ -19,6 +19,11 @@ from llmcalc.sources import Model
 from llmcalc.units import exact, parse_count
 
 
+def _engines(incomplete: str) -> list[str]:
+    """For a shell that completes: the engines that begin so."""
+    return [name for name in ENGINES if name.startswith(incomplete)]
+
+
 @dataclass(frozen=True)
 class LoadOptions:
     """What to hold, and where."""
@@ -33,7 +38,13 @@ class LoadOptions:
     ] = None
     new: Annotated[str | None, typer.Option(help="Tokens to generate.", metavar="N")] = None
     kv_dtype: Annotated[str | None, typer.Option(help="Cache dtype, or K,V: q8_0,f16. Default: the model's.")] = None
-    engine: Annotated[str, typer.Option(help=f"{', '.join(ENGINES)}; vllm@0.10 for older rules.")] = "formula"
+    engine: Annotated[
+        str,
+        typer.Option(
+            help=f"{', '.join(ENGINES)}; vllm@0.10 for older rules.",
+            autocompletion=_engines,
+        ),
+    ] = "formula"
     tp: Annotated[int, typer.Option(help="Tensor parallel degree: bytes of one rank.")] = 1
 
 

@@ -13,7 +13,7 @@ import typer
 
 from llmcalc.errors import InputError
 from llmcalc.sources import Model, resolve
-from llmcalc.units import parse_count
+from llmcalc.units import parse_bytes, parse_count
 
 SIZES = "Sizes, without a MODEL"
 
@@ -95,6 +95,23 @@ def _positive(flag: str, text: str) -> int:
     if not 0 < value < 2**40:
         raise InputError(f"{flag} is {text}; it must be a whole number from 1 to 2^40")
     return value
+
+
+def count_in(flag: str, text: str) -> int:
+    """A count, and the option's name where it is none."""
+    return _named(flag, text, parse_count)
+
+
+def bytes_in(flag: str, text: str) -> int:
+    """A size in bytes, and the option's name where it is none."""
+    return _named(flag, text, parse_bytes)
+
+
+def _named(flag: str, text: str, parse: Callable[[str], int]) -> int:
+    try:
+        return parse(text)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from None
 
 
 @dataclass(frozen=True)

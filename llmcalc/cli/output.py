@@ -43,7 +43,7 @@ def _drawn(view: View, output: OutputOptions, form: str) -> list[Line]:
     if output.plot is None:
         return []
     if view.picture is None:
-        raise InputError("there is no picture of this answer")
+        raise InputError("there is no picture of this answer", hint="docs/pictures.md says what has one")
     if output.plot != "-":
         from llmcalc.cli.drawing.plot import plot
 

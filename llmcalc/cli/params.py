@@ -10,7 +10,7 @@ import typer
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.calc import params as calc
-from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.options import ModelOptions, OutputOptions, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.twins import TwinOptions, params_twin
 from llmcalc.cli.view import Column, Fact, View
@@ -20,7 +20,7 @@ from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.header import Header, is_buffer, is_packed
 from llmcalc.text import safe, shorten
-from llmcalc.units import both, count, exact, parse_count, percent, several, size
+from llmcalc.units import both, count, exact, percent, several, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.drawing.picture import Picture
@@ -52,7 +52,7 @@ def params(
     """
     twin.check()
     found = model.resolve(ctx=ctx)
-    wanted = parse_count(expect) if expect is not None else None
+    wanted = count_in("--expect", expect) if expect is not None else None
     if by not in calc.GROUPS:
         raise InputError(f"--by {by!r} is not one of {', '.join(calc.GROUPS)}")
     if tensors and by != "part":

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmcalc.cli.options import OutputOptions, takes
+from llmcalc.cli.options import OutputOptions, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.errors import InputError
-from llmcalc.units import parse_count
 
 if TYPE_CHECKING:
     from llmcalc.sampling.settings import Settings
@@ -177,7 +176,7 @@ def _run(
 def _draws(text: str | None) -> int | None:
     if text is None:
         return None
-    n = parse_count(text)
+    n = count_in("--draws", text)
     if not 1 <= n <= 10**8:
         raise InputError(f"--draws is {text}; it must be from 1 to 10^8")
     return n

@@ -13,7 +13,7 @@ from llmcalc.calc.mixes import file_type
 from llmcalc.calc.speed import Ask, Format, Peaks, Step, decode, mixed_format, named_format, prefill, ridge
 from llmcalc.calc.weights import QUANTISED, native
 from llmcalc.cli.load import EngineOptions, LoadOptions, beyond, build_load, count_of
-from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.options import ModelOptions, OutputOptions, bytes_in, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import config_dtype, describe, quantisation
 from llmcalc.cli.view import Column, Fact, View
@@ -22,7 +22,7 @@ from llmcalc.dtypes import dtype, find_dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
-from llmcalc.units import both, count, exact, parse_bytes, parse_count, plural, several, size
+from llmcalc.units import both, count, exact, plural, several, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.drawing.picture import Picture
@@ -116,7 +116,7 @@ def _batches(options: SpeedOptions, load: LoadOptions) -> list[int]:
     if options.batches is None:
         only = int(count_of("--batch", load.batch, "batch"))
         return [only] if only != 1 else list(BATCHES)
-    found = [parse_count(word) for word in options.batches.split(",")]
+    found = [count_in("--batches", word) for word in options.batches.split(",")]
     if not found or any(not 1 <= b <= 2**20 for b in found):
         raise InputError(f"--batches is {options.batches}; they must be from 1 to 2^20")
     return found
@@ -125,7 +125,7 @@ def _batches(options: SpeedOptions, load: LoadOptions) -> list[int]:
 def _rate(text: str | None, flag: str) -> float | None:
     if text is None:
         return None
-    value = float(parse_bytes(text))
+    value = float(bytes_in(flag, text))
     if value <= 0:
         raise InputError(f"{flag} is {text}; it must be above zero")
     return value
@@ -133,7 +133,7 @@ def _rate(text: str | None, flag: str) -> float | None:
 
 def _peaks(options: SpeedOptions, model: Model) -> tuple[Peaks, str]:
     device: Device | None = find(options.device) if options.device is not None else None
-    flops = float(parse_count(options.flops)) if options.flops is not None else _best(device)
+    flops = float(count_in("--flop-rate", options.flops)) if options.flops is not None else _best(device)
     bandwidth = _rate(options.bandwidth, "--bandwidth") or (device.bandwidth if device else None)
     if not flops or not bandwidth:
         missing = "--device h100" if device is None else "--flop-rate and --bandwidth"

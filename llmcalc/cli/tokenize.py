@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from llmcalc.cli.options import OutputOptions, takes
+from llmcalc.cli.options import OutputOptions, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.text import shorten
-from llmcalc.units import exact, parse_count
+from llmcalc.units import exact
 
 if TYPE_CHECKING:
     from llmcalc.cli.view import View
@@ -126,7 +126,7 @@ def _answer(view: View, n: int, counting: CountOptions, output: OutputOptions) -
         print(n)
     else:
         write(priced(view, n, counting), output)
-    most = parse_count(counting.max_tokens) if counting.max_tokens is not None else n
+    most = count_in("--max-tokens", counting.max_tokens) if counting.max_tokens is not None else n
     if n > most:
         typer.echo(f"{exact(n)} tokens, {exact(n - most)} more than --max-tokens {exact(most)}", err=True)
         raise typer.Exit(1)
@@ -266,7 +266,7 @@ def _truncated(tokenizer: Tokenizer, text: str, counting: CountOptions, mode: st
     """The beginning of a text, to standard output, byte for byte."""
     from llmcalc.tokens.count import truncate
 
-    n = parse_count(str(counting.truncate))
+    n = count_in("--truncate", str(counting.truncate))
     if n < 1:
         raise InputError(f"--truncate is {counting.truncate}; it must be at least 1")
     whole, kept = truncate(tokenizer, text, n, mode)

@@ -15,7 +15,7 @@ from llmcalc.calc.communication import traffic
 from llmcalc.calc.training import OPTIMIZERS, PROFILES, Peak, Recipe, Training, train
 from llmcalc.calc.weights import QUANTISED
 from llmcalc.cli.load import beyond
-from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.options import ModelOptions, OutputOptions, bytes_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe
 from llmcalc.cli.view import Column, Fact, View
@@ -23,7 +23,7 @@ from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
 from llmcalc.text import shorten
-from llmcalc.units import both, count, exact, parse_bytes, parse_count, size
+from llmcalc.units import both, count, exact, parse_count, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.drawing.picture import Picture
@@ -312,9 +312,9 @@ def _traffic(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, si: boo
     if not found:
         return []
     device = find(run.device) if run.device is not None else None
-    if run.link is not None and parse_bytes(run.link) <= 0:
+    if run.link is not None and bytes_in("--link", run.link) <= 0:
         raise InputError(f"--link is {run.link}; it must be above zero")
-    link = float(parse_bytes(run.link)) if run.link is not None else (device.link if device else None)
+    link = float(bytes_in("--link", run.link)) if run.link is not None else (device.link if device else None)
     rows = [
         {
             "exchange": t.name,

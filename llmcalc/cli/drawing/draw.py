@@ -131,7 +131,7 @@ def _(picture: Curves, room: int) -> list[Line]:
         if (x <= 0 and picture.log_x) or (y <= 0 and picture.log_y):
             return
         column, row = round(across(x) * (cells - 1)), round((1 - up(y)) * (_HEIGHT - 1))
-        field[row][column] = piece
+        field[min(max(row, 0), _HEIGHT - 1)][min(max(column, 0), cells - 1)] = piece  # rounding may step over an end
 
     for i, (_, line) in enumerate(picture.lines):
         for x, y in _between(line, cells, picture.log_x, picture.log_y):
