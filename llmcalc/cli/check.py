@@ -18,6 +18,7 @@ from llmcalc.cli.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.sources import Model, gguf, resolve
 from llmcalc.sources.header import Header, is_buffer
+from llmcalc.sources.model import JOBS
 from llmcalc.text import safe
 from llmcalc.units import both, exact, size
 
@@ -32,7 +33,7 @@ def check(
     ] = None,
     ctx: Annotated[int, typer.Option(help="With --live: tokens of the cache to allocate.", min=1)] = 512,
     batch: Annotated[int, typer.Option(help="With --live: sequences.", min=1)] = 1,
-    jobs: Annotated[int, typer.Option(help="Of a hub id: shards whose headers are read at once.", min=1, max=64)] = 32,
+    jobs: Annotated[int, typer.Option(help="Of a hub id: headers that are read at once.", min=1, max=64)] = JOBS,
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
 

@@ -9,14 +9,13 @@ from typing import Annotated
 import typer
 
 from llmcalc.calc.blockformats import BLOCKS, find
-from llmcalc.calc.mixes import file_type
 from llmcalc.cli import dtype_blocks as packed
 from llmcalc.cli import dtype_floats as floats
 from llmcalc.cli.drawing.answers import as_bars, by_bytes
 from llmcalc.cli.options import OutputOptions, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.view import Column, Fact, View
-from llmcalc.dtypes import DTYPES, dtype, find_dtype
+from llmcalc.dtypes import DTYPES, dtype
 from llmcalc.errors import InputError
 from llmcalc.units import exact, size
 
@@ -126,10 +125,8 @@ def _memory(n: int, name: str | None, si: bool) -> View:
     """Bytes of so many parameters, every format or one, all of them in it."""
     if n < 1:
         raise InputError(f"--params is {n}; it must be at least 1")
-    if name is not None and find_dtype(name) is None and (mixed := file_type(name)) is not None:
-        raise InputError(
-            f"{mixed} is a GGUF file type, a mix of formats by tensor", hint=f"llmcalc dtype {mixed} --model gpt2"
-        )
+    if name is not None:
+        floats.no_mix(name)
     block = BLOCKS.get(getattr(find(name), "name", "")) if name is not None else None
     names = [block.name] if block else [dtype(name).name] if name is not None else [*DTYPES, *BLOCKS]
     rows = []

@@ -61,6 +61,15 @@ def every() -> list[Float]:
     return list(FLOATS.values())
 
 
+def no_mix(name: str) -> None:
+    """A GGUF file type is no format of numbers: an InputError that says where it is one."""
+    mixed = file_type(name)
+    if find_dtype(name) is None and mixed is not None:
+        raise InputError(
+            f"{mixed} is a GGUF file type, a mix of formats by tensor", hint=f"llmcalc dtype {mixed} --model gpt2"
+        )
+
+
 def limits(name: str | None) -> View:
     """Bits and limits, one format per row: all that there are, or one and how it is laid out."""
     block = find(name) if name is not None else None
@@ -73,10 +82,7 @@ def limits(name: str | None) -> View:
     if name is None:
         rows = [_limits(f) for f in every()] + packed.rows()
         return View("dtype/1", f"{len(rows)} formats", _COLUMNS, rows, picture=partial(formats, "bits", rows))
-    if find_dtype(name) is None and (mixed := file_type(name)) is not None:
-        raise InputError(
-            f"{mixed} is a GGUF file type, a mix of formats by tensor", hint=f"llmcalc dtype {mixed} --model gpt2"
-        )
+    no_mix(name)
     f = named(name)
     facts = [Fact("layout", "s" * f.sign + "e" * f.exponent + "m" * f.mantissa, "layout")]
     facts.append(Fact("value", f"(-1)^s·2^(e - {f.bias})·(1 + m/{2**f.mantissa})", "a code means"))

@@ -11,12 +11,13 @@ import typer
 
 from llmcalc.calc.cache.load import Load
 from llmcalc.calc.kvcache import ENGINES, GGML, base_of
+from llmcalc.cli.options import count_in
 from llmcalc.cli.params import config_dtype
 from llmcalc.dims import Dim
 from llmcalc.dtypes import CACHE_DTYPES, DType, dtype
 from llmcalc.errors import InputError
 from llmcalc.sources import Model
-from llmcalc.units import exact, parse_count
+from llmcalc.units import exact
 
 
 def _engines(incomplete: str) -> list[str]:
@@ -94,10 +95,7 @@ _OWNERS: Mapping[str, tuple[str, ...]] = {
 
 def count_of(flag: str, text: str, name: str) -> Dim:
     """A count from 1 to 2^40 that was given with a flag, as a named size."""
-    try:
-        value = parse_count(text)
-    except InputError as error:
-        raise InputError(f"{flag}: {error}") from None
+    value = count_in(flag, text)
     if value < 1:
         raise InputError(f"{flag} is {text}; it must be at least 1")
     if value >= 2**40:

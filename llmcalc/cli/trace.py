@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmcalc.calc.trace import Ask, Step, ask, walk
-from llmcalc.cli.options import ModelOptions, OutputOptions, takes
+from llmcalc.cli.options import ModelOptions, OutputOptions, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.dtypes import DType
 from llmcalc.errors import InputError
-from llmcalc.units import parse_count
 
 if TYPE_CHECKING:
     from llmcalc.cli.trace_view import Subject
@@ -181,10 +180,7 @@ def _live(subject: Subject, run: LiveOptions, output: OutputOptions, tokens: str
 
 
 def _count(flag: str, text: str, least: int = 1) -> int:
-    try:
-        value = parse_count(text)
-    except InputError as error:
-        raise InputError(f"{flag}: {error}") from None
+    value = count_in(flag, text)
     if not least <= value <= 2**32:
         raise InputError(f"{flag} is {text}; it must be from {least} to 2^32")
     return value

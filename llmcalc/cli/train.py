@@ -15,7 +15,7 @@ from llmcalc.calc.communication import traffic
 from llmcalc.calc.training import OPTIMIZERS, PROFILES, Peak, Recipe, Training, train
 from llmcalc.calc.weights import QUANTISED
 from llmcalc.cli.load import beyond
-from llmcalc.cli.options import ModelOptions, OutputOptions, bytes_in, takes
+from llmcalc.cli.options import ModelOptions, OutputOptions, bytes_in, count_in, takes
 from llmcalc.cli.output import write
 from llmcalc.cli.params import describe
 from llmcalc.cli.view import Column, Fact, View
@@ -23,7 +23,7 @@ from llmcalc.errors import InputError, UnavailableError
 from llmcalc.sources import Model
 from llmcalc.sources.devices import Device, find
 from llmcalc.text import shorten
-from llmcalc.units import both, count, exact, parse_count, size
+from llmcalc.units import both, count, exact, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.drawing.picture import Picture
@@ -185,10 +185,7 @@ def _recipe(o: RecipeOptions) -> Recipe:
 
 
 def _count(flag: str, text: str) -> int:
-    try:
-        value = parse_count(text)
-    except InputError as error:
-        raise InputError(f"{flag}: {error}") from None
+    value = count_in(flag, text)
     if not 1 <= value <= 2**50:
         raise InputError(f"{flag} is {text}; it must be at least 1")
     return value

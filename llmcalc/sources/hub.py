@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from llmcalc.errors import InputError, LlmcalcError, MissingError, UnavailableError
 from llmcalc.sources import cache
 from llmcalc.sources.header import Header
+from llmcalc.sources.model import JOBS
 from llmcalc.sources.places import Place
 from llmcalc.sources.remote import Again, Answer, Window, patiently
 from llmcalc.text import shorten
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Tell = Callable[[int, int], None]
 """Called with how many files are read, and of how many."""
 
-JOBS = 32
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _SECONDS = 20.0
 _LARGEST_FILE = 200_000_000
@@ -43,34 +43,39 @@ def quiet(*_: int) -> None:
 
 def file(where: Place, name: str) -> Path | None:
     """One small file of the repository in the local cache, fetched where it is not there; None where it has none."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     _quiet()
-
-    def held(revision: str | None) -> Path | None:
-        found = try_to_load_from_cache(where.repo, name, revision=revision)
-        return Path(found) if isinstance(found, str) else None
-
-    if where.exact and (path := held(where.revision)) is not None:
+    if where.exact and (path := _held(where, name)) is not None:
         return path
     try:
         commit, size = _facts(where, name)
         if size > _LARGEST_FILE:
             raise InputError(f"{where}/{shorten(name)} has {size:,} bytes; at most {_LARGEST_FILE:,} are fetched")
-        return held(commit) or Path(hf_hub_download(where.repo, name, revision=where.revision))
+        return _held(Place(where.repo, commit), name) or Path(
+            hf_hub_download(where.repo, name, revision=where.revision)
+        )
     except LlmcalcError:
         raise
     except Exception as error:
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             return None
         if _may_pass(error):
-            if (path := held(where.revision)) is not None:
+            if (path := _held(where, name)) is not None:
                 return path
             listed = cache.get(_listing(where))
             if listed is not None and name not in json.loads(listed):
                 return None
         raise _failure(error, where) from None
+
+
+def _held(where: Place, name: str) -> Path | None:
+    """A file in the hub's own cache, None where it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(where.repo, name, revision=where.revision)
+    return Path(found) if isinstance(found, str) else None
 
 
 def header(where: Place, jobs: int = JOBS, tell: Tell = quiet) -> Header:
@@ -99,13 +104,11 @@ def _at_commit(where: Place) -> Place:
 
 def _index(where: Place) -> Index | None:
     """The index of a repository's shards, from the hub's cache or by one request; None where it has none."""
-    from huggingface_hub import try_to_load_from_cache
-
     from llmcalc.sources.safetensors import index_of, open_index
 
-    held = try_to_load_from_cache(where.repo, _INDEX, revision=where.revision)
-    if isinstance(held, str):
-        return open_index(Path(held))
+    held = _held(where, _INDEX)
+    if held is not None:
+        return open_index(held)
 
     def fetch(window: Window) -> int:
         window.grow(8 << 20)
@@ -116,8 +119,8 @@ def _index(where: Place) -> Index | None:
         data, _ = _beginning(where, _INDEX, _LARGEST_INDEX, fetch)
     except MissingError:
         return None
-    beside = try_to_load_from_cache(where.repo, "config.json", revision=where.revision)
-    folder = Path(beside).parent if isinstance(beside, str) else Path("nowhere") / where.repo
+    beside = _held(where, "config.json")
+    folder = beside.parent if beside is not None else Path("nowhere") / where.repo
     return index_of(data, folder / _INDEX)
 
 
@@ -148,19 +151,25 @@ def gguf(where: Place, name: str) -> Header:
     """Metadata and tensor table of a GGUF inside the repository, and of all its parts where it is split."""
     from llmcalc.sources import gguf as reader
 
+    there = where if where.exact else Place(where.repo, _commit_of(where, name))
+    with cache.alone(f"{_endpoint()}/{there}/{name}"):
+        return reader.merge([_table(there, part) for part in reader.parts(name)])
+
+
+def _commit_of(where: Place, name: str) -> str:
+    """The commit that a branch is at; without the network the one that it was at when it was last asked for."""
+    key = f"{_endpoint()}/{where}:commit"
     try:
         commit, _ = _facts(where, name)
     except LlmcalcError:
         raise
     except Exception as error:
-        known = _known_commit(where) if _may_pass(error) else None
+        known = cache.get(key) if _may_pass(error) else None
         if known is None:
             raise _failure(error, where) from None
-        commit = known
-    _remember(where, commit)
-    there = Place(where.repo, commit)
-    with cache.alone(f"{_endpoint()}/{there}/{name}"):
-        return reader.merge([_table(there, part) for part in reader.parts(name)])
+        return known.decode()
+    cache.put(key, commit.encode())
+    return commit
 
 
 def files(where: Place) -> list[str]:
@@ -169,24 +178,25 @@ def files(where: Place) -> list[str]:
 
     _quiet()
     key = _listing(where)
-    found: list[Any] = []
+    if where.exact and (listed := cache.get(key)) is not None:
+        return list(json.loads(listed))
 
-    def once() -> None:
+    def once() -> list[str]:
         try:
             info = HfApi().model_info(where.repo, revision=where.revision, timeout=_SECONDS)
         except Exception as error:
             _fail(error)
-        found[:] = [s.rfilename for s in info.siblings or []]
+        return [str(s.rfilename) for s in info.siblings or []]
 
     try:
-        patiently(once)
+        found = patiently(once)
     except Exception as error:
         kept = cache.get(key) if _may_pass(error) else None
         if kept is None:
             raise _failure(error, where) from None
         return list(json.loads(kept))
     cache.put(key, json.dumps(found).encode())
-    return [str(name) for name in found]
+    return found
 
 
 def _listing(where: Place) -> str:
@@ -229,7 +239,7 @@ def _table(where: Place, name: str) -> Header:
                 found[:] = [header]
                 return used
             except reader.MoreNeeded as more:
-                want = min(max(2 * len(window.data), more.n_bytes), max(_LARGEST_TABLE, more.n_bytes))
+                want = max(min(2 * len(window.data), _LARGEST_TABLE), more.n_bytes)
 
     data, size = _beginning(where, name, _LARGEST_TABLE, fetch)
     return found[0] if found else reader.parse_beginning(data, size, label)[0]
@@ -290,32 +300,17 @@ def _facts(where: Place, name: str) -> tuple[str, int]:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     _quiet()
-    found: list[tuple[str, int]] = []
 
-    def once() -> None:
+    def once() -> tuple[str, int]:
         try:
             seen = get_hf_file_metadata(hf_hub_url(where.repo, name, revision=where.revision), timeout=_SECONDS)
         except Exception as error:
             _fail(error)
         if seen.commit_hash is None or seen.size is None:
             raise UnavailableError("the server is no model hub: it names neither commit nor size", hint="HF_ENDPOINT")
-        found.append((seen.commit_hash, seen.size))
+        return seen.commit_hash, seen.size
 
-    patiently(once)
-    return found[0]
-
-
-def _remember(where: Place, commit: str) -> None:
-    """Which commit a branch was at: without the network it still is."""
-    if not where.exact:
-        cache.put(f"{_endpoint()}/{where}:commit", commit.encode())
-
-
-def _known_commit(where: Place) -> str | None:
-    if where.exact:
-        return where.revision
-    kept = cache.get(f"{_endpoint()}/{where}:commit")
-    return kept.decode() if kept else None
+    return patiently(once)
 
 
 def hosts() -> set[str]:
@@ -370,4 +365,4 @@ def _failure(error: Exception, where: Place) -> LlmcalcError:
 
     from llmcalc.sources.hub_errors import explained
 
-    return explained(error, where, _status(error), str(constants.ENDPOINT), bool(constants.HF_HUB_OFFLINE))
+    return explained(error, where, _status(error), _endpoint(), bool(constants.HF_HUB_OFFLINE))

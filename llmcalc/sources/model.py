@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from llmcalc.sources.adapters import Adapter
 
 
+JOBS = 32
+"""Files of a far model whose headers are read at once."""
+
+
 @dataclass(frozen=True)
 class Model:
     """What a user named: a raw config, the header of a checkpoint, or both."""
@@ -41,7 +45,7 @@ class Model:
     adapter: Adapter | None = None
     """What it adds to another model, where it is no model of its own."""
 
-    def with_header(self, jobs: int = 32, tell: Callable[[int, int], None] = lambda done, of: None) -> Model:
+    def with_header(self, jobs: int = JOBS, tell: Callable[[int, int], None] = lambda done, of: None) -> Model:
         """The model with its header, fetched where it has none yet."""
         if self.header is not None or self.fetch is None:
             return self

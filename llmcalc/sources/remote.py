@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from llmcalc.errors import UnavailableError
+
+T = TypeVar("T")
 
 TRIES = 4
 LONGEST_WAIT = 20.0
@@ -84,14 +87,15 @@ class Window:
             raise Again(UnavailableError(f"{self.name}: the connection was cut after {len(self.data):,} bytes"))
 
 
-def patiently(once: Callable[[], None]) -> None:
+def patiently(once: Callable[[], T]) -> T:
     """Does it again after failures that may pass, a bounded number of times, as long apart as the server asks for."""
-    for trial in range(TRIES):
+    trials = 0
+    while True:
         try:
-            once()
-            return
+            return once()
         except Again as failure:
-            wait = 0.25 * 2**trial if failure.wait is None else failure.wait
-            if trial + 1 == TRIES or wait > LONGEST_WAIT:
+            trials += 1
+            wait = 0.125 * 2**trials if failure.wait is None else failure.wait
+            if trials == TRIES or wait > LONGEST_WAIT:
                 raise failure.error from None
             time.sleep(wait)

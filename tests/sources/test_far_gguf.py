@@ -115,6 +115,15 @@ def test_the_table_is_read_and_no_weight(hub: Hub, tmp_path: Path) -> None:
     assert ran(hub, tmp_path / "again", "params", "org/single").code == 0
 
 
+@pytest.mark.parametrize("name", ["small-F16.gguf", "Q4_K_M"])
+def test_an_exact_revision_never_asks_twice(hub: Hub, tmp_path: Path, name: str) -> None:
+    first = ran(hub, tmp_path / "home", "params", f"org/packed@{COMMIT}:{name}", "--json")
+    asked = sum(hub.asked.values())
+    second = ran(hub, tmp_path / "home", "params", f"org/packed@{COMMIT}:{name}", "--json")
+    assert first.code == second.code == 0 and first.out == second.out
+    assert sum(hub.asked.values()) == asked
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

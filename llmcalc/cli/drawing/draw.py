@@ -137,7 +137,7 @@ def _(picture: Curves, room: int) -> list[Line]:
         for x, y in _between(line, cells, picture.log_x, picture.log_y):
             put(x, y, (_DOTS[i % len(_DOTS)], _colour(i)))
         for x, y in line if len(line) <= _SINGLE else ():
-            put(x, y, (MARKS[i % len(MARKS)], _colour(i)))
+            put(x, y, (_mark(i, line), _colour(i)))
     for i, (_, x, y) in enumerate(picture.points):
         put(x, y, (_letter(i), "bold"))
     lines: list[Line] = [[(f"{' ' * side} {picture.y}", "dim")]]
@@ -150,11 +150,17 @@ def _(picture: Curves, room: int) -> list[Line]:
     lines.append([(f"{' ' * side}  {low}{picture.x:^{max(gap, 0)}}{high}", "")])
     if len(picture.lines) > 1 or picture.points:
         lines += [
-            [(f"  {(MARKS if len(line) <= _SINGLE else _DOTS)[i % 3]}", _colour(i)), (f" {safe(name)}", "")]
+            [(f"  {_mark(i, line)}", _colour(i)), (f" {safe(name)}", "")]
             for i, (name, line) in enumerate(picture.lines)
         ]
         lines += [[(f"  {_letter(i)} {safe(name)}", "")] for i, (name, _, _) in enumerate(picture.points)]
     return lines
+
+
+def _mark(i: int, line: Sequence[tuple[float, float]]) -> str:
+    """What the i-th line is drawn with: each of its points marked, or dots where they are many."""
+    signs = MARKS if len(line) <= _SINGLE else _DOTS
+    return signs[i % len(signs)]
 
 
 def _letter(i: int) -> str:
