@@ -29,11 +29,14 @@ def check(
     output: OutputOptions,
     twin: TwinOptions,
     against: Annotated[
-        str | None, typer.Option(help="Take the config from here: a preset, file or directory.", metavar="MODEL")
+        str | None,
+        typer.Option("--against", help="Take the config from here: a preset, file or directory.", metavar="MODEL"),
     ] = None,
-    ctx: Annotated[int, typer.Option(help="With --live: tokens of the cache to allocate.", min=1)] = 512,
-    batch: Annotated[int, typer.Option(help="With --live: sequences.", min=1)] = 1,
-    jobs: Annotated[int, typer.Option(help="Of a hub id: headers that are read at once.", min=1, max=64)] = JOBS,
+    ctx: Annotated[int, typer.Option("--ctx", help="With --live: tokens of the cache to allocate.", min=1)] = 512,
+    batch: Annotated[int, typer.Option("--batch", help="With --live: sequences.", min=1)] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="Of a hub id: headers that are read at once.", min=1, max=64)
+    ] = JOBS,
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
 

@@ -30,7 +30,8 @@ class Questions:
         typer.Option("--value", "--values", help="Store these numbers: 0.1, 65505, nan.", metavar="X,..."),
     ] = None
     bits: Annotated[
-        str | None, typer.Option(help="A code of FORMAT; a longer one is a float32 to convert.", metavar="0xHEX")
+        str | None,
+        typer.Option("--bits", help="A code of FORMAT; a longer one is a float32 to convert.", metavar="0xHEX"),
     ] = None
     params: Annotated[
         str | None, typer.Option("--params", "--elements", help="What so many take in every format.", metavar="N")
@@ -42,10 +43,12 @@ class Questions:
     ] = None
     tensor: Annotated[
         str | None,
-        typer.Option(help="Real weights: what they are, and what formats make of them.", metavar="FILE[:NAME]"),
+        typer.Option(
+            "--tensor", help="Real weights: what they are, and what formats make of them.", metavar="FILE[:NAME]"
+        ),
     ] = None
     live: Annotated[bool, typer.Option("--live", help="Cast on a device: bytes measured, bits compared.")] = False
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps or auto.")] = "auto"
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:0, mps or auto.")] = "auto"
 
 
 @takes

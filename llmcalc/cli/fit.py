@@ -32,22 +32,33 @@ class DeviceOptions:
     """On what, and in which form."""
 
     device: Annotated[
-        str | None, typer.Option(help="A device by name (llmcalc list devices), or auto: this machine's.")
+        str | None, typer.Option("--device", help="A device by name (llmcalc list devices), or auto: this machine's.")
     ] = None
-    device_memory: Annotated[str | None, typer.Option(help="Memory of one device instead: 24GiB.")] = None
-    count: Annotated[int, typer.Option(help="Devices: one tensor-parallel rank each, per pipeline stage.")] = 1
-    pp: Annotated[int, typer.Option(help="Pipeline stages among the devices.")] = 1
-    concurrency: Annotated[str | None, typer.Option(help="Sequences at a time (--batch).", metavar="N")] = None
+    device_memory: Annotated[
+        str | None, typer.Option("--device-memory", help="Memory of one device instead: 24GiB.")
+    ] = None
+    count: Annotated[
+        int, typer.Option("--count", help="Devices: one tensor-parallel rank each, per pipeline stage.")
+    ] = 1
+    pp: Annotated[int, typer.Option("--pp", help="Pipeline stages among the devices.")] = 1
+    concurrency: Annotated[
+        str | None, typer.Option("--concurrency", help="Sequences at a time (--batch).", metavar="N")
+    ] = None
     weights: Annotated[
         str | None,
-        typer.Option(help=f"A dtype, {', '.join(QUANTISED)}, or a GGUF file type: q4_k_m. Default: the model's."),
+        typer.Option(
+            "--weights", help=f"A dtype, {', '.join(QUANTISED)}, or a GGUF file type: q4_k_m. Default: the model's."
+        ),
     ] = None
-    utilization: Annotated[float | None, typer.Option(help="Share of the memory that the engine takes.")] = None
+    utilization: Annotated[
+        float | None, typer.Option("--utilization", help="Share of the memory that the engine takes.")
+    ] = None
     max_seqs: Annotated[
-        int | None, typer.Option(help="vLLM's max_num_seqs, which its sampling buffers follow; default 1024.")
+        int | None,
+        typer.Option("--max-seqs", help="vLLM's max_num_seqs, which its sampling buffers follow; default 1024."),
     ] = None
     gpu_layers: Annotated[
-        int | None, typer.Option(help="llama.cpp: layers on the device, the rest in main memory.")
+        int | None, typer.Option("--gpu-layers", help="llama.cpp: layers on the device, the rest in main memory.")
     ] = None
 
 

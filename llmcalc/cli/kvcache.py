@@ -35,12 +35,18 @@ def kvcache(
     engines: EngineOptions,
     output: OutputOptions,
     twin: TwinOptions,
-    memory: Annotated[str | None, typer.Option(help="How much context or how many sequences fit: 80GB, 24GiB.")] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="How much context or how many sequences fit: 80GB, 24GiB.")
+    ] = None,
     vs: Annotated[
         list[str] | None,
-        typer.Option(help="Compare with a change: engine=vllm, kv-dtype=fp8, kv-heads=32.", metavar="KEY=VALUE"),
+        typer.Option(
+            "--vs", help="Compare with a change: engine=vllm, kv-dtype=fp8, kv-heads=32.", metavar="KEY=VALUE"
+        ),
     ] = None,
-    draft: Annotated[str | None, typer.Option(help="A draft model whose cache comes on top.", metavar="MODEL")] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", help="A draft model whose cache comes on top.", metavar="MODEL")
+    ] = None,
     limit: Annotated[str | None, typer.Option("--max", help="Exit 1 if the cache takes more: 8GiB.")] = None,
 ) -> None:
     """The cache of keys, values and states: bytes, layer by layer, per engine.

@@ -33,37 +33,48 @@ class LoadOptions:
         str | None,
         typer.Option("--ctx", "--context", help="Tokens per sequence; default: the model's longest.", metavar="N"),
     ] = None
-    batch: Annotated[str, typer.Option(help="Sequences.", metavar="N")] = "1"
+    batch: Annotated[str, typer.Option("--batch", help="Sequences.", metavar="N")] = "1"
     prompt: Annotated[
-        str | None, typer.Option(help="Tokens of the prompt (with --new, instead of --ctx).", metavar="N")
+        str | None, typer.Option("--prompt", help="Tokens of the prompt (with --new, instead of --ctx).", metavar="N")
     ] = None
-    new: Annotated[str | None, typer.Option(help="Tokens to generate.", metavar="N")] = None
-    kv_dtype: Annotated[str | None, typer.Option(help="Cache dtype, or K,V: q8_0,f16. Default: the model's.")] = None
+    new: Annotated[str | None, typer.Option("--new", help="Tokens to generate.", metavar="N")] = None
+    kv_dtype: Annotated[
+        str | None, typer.Option("--kv-dtype", help="Cache dtype, or K,V: q8_0,f16. Default: the model's.")
+    ] = None
     engine: Annotated[
         str,
         typer.Option(
+            "--engine",
             help=f"{', '.join(ENGINES)}; vllm@0.10 for older rules.",
             autocompletion=_engines,
         ),
     ] = "formula"
-    tp: Annotated[int, typer.Option(help="Tensor parallel degree: bytes of one rank.")] = 1
+    tp: Annotated[int, typer.Option("--tp", help="Tensor parallel degree: bytes of one rank.")] = 1
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """Settings that engines round by."""
 
-    block_size: Annotated[int | None, typer.Option(help="Tokens per page (vLLM, SGLang, TensorRT-LLM).")] = None
-    batched_tokens: Annotated[int, typer.Option(help="vLLM's max_num_batched_tokens, which windows must survive.")] = (
-        8192
-    )
-    in_flight: Annotated[int, typer.Option(help="vLLM's batches in flight: 2 with async scheduling.")] = 2
+    block_size: Annotated[
+        int | None, typer.Option("--block-size", help="Tokens per page (vLLM, SGLang, TensorRT-LLM).")
+    ] = None
+    batched_tokens: Annotated[
+        int, typer.Option("--batched-tokens", help="vLLM's max_num_batched_tokens, which windows must survive.")
+    ] = 8192
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", help="vLLM's batches in flight: 2 with async scheduling.")
+    ] = 2
     no_prefix_caching: Annotated[
         bool, typer.Option("--no-prefix-caching", help="vLLM: one state page per sequence, not two.")
     ] = False
-    speculative: Annotated[int, typer.Option(help="vLLM's speculative tokens, which states keep room for.")] = 0
-    ssm_dtype: Annotated[str | None, typer.Option(help="vLLM's mamba_ssm_cache_dtype, for recurrent states.")] = None
-    ubatch: Annotated[int, typer.Option(help="llama.cpp's n_ubatch, added to windows.")] = 512
+    speculative: Annotated[
+        int, typer.Option("--speculative", help="vLLM's speculative tokens, which states keep room for.")
+    ] = 0
+    ssm_dtype: Annotated[
+        str | None, typer.Option("--ssm-dtype", help="vLLM's mamba_ssm_cache_dtype, for recurrent states.")
+    ] = None
+    ubatch: Annotated[int, typer.Option("--ubatch", help="llama.cpp's n_ubatch, added to windows.")] = 512
     unified: Annotated[bool, typer.Option("--unified", help="llama.cpp: one stream of cells for all sequences.")] = (
         False
     )

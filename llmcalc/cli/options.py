@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -18,9 +18,9 @@ from llmcalc.units import parse_bytes, parse_count
 SIZES = "Sizes, without a MODEL"
 
 
-def size(help_text: str) -> Any:
+def size(flag: str, help_text: str) -> Any:
     """An option for one size of a model that has no name."""
-    return typer.Option(help=help_text, metavar="N")
+    return typer.Option(flag, help=help_text, metavar="N")
 
 
 def _presets(incomplete: str) -> list[str]:
@@ -53,14 +53,16 @@ class ModelOptions:
     as_family: Annotated[
         str | None, typer.Option("--as", help="Count an unknown architecture as this family.", metavar="FAMILY")
     ] = None
-    arch: Annotated[str | None, typer.Option(help="Structure for sizes from flags: gpt2 or llama.")] = None
-    d: Annotated[str | None, size("Width of the model (d_model).")] = None
-    layers: Annotated[str | None, size("Number of layers.")] = None
-    heads: Annotated[str | None, size("Query heads.")] = None
-    kv_heads: Annotated[str | None, size("Key/value heads.")] = None
-    head_dim: Annotated[str | None, size("Width of one head.")] = None
-    d_ff: Annotated[str | None, size("Inner width of the MLP.")] = None
-    vocab: Annotated[str | None, size("Rows of the embedding; without it only the blocks are counted.")] = None
+    arch: Annotated[str | None, typer.Option("--arch", help="Structure for sizes from flags: gpt2 or llama.")] = None
+    d: Annotated[str | None, size("--d", "Width of the model (d_model).")] = None
+    layers: Annotated[str | None, size("--layers", "Number of layers.")] = None
+    heads: Annotated[str | None, size("--heads", "Query heads.")] = None
+    kv_heads: Annotated[str | None, size("--kv-heads", "Key/value heads.")] = None
+    head_dim: Annotated[str | None, size("--head-dim", "Width of one head.")] = None
+    d_ff: Annotated[str | None, size("--d-ff", "Inner width of the MLP.")] = None
+    vocab: Annotated[str | None, size("--vocab", "Rows of the embedding; without it only the blocks are counted.")] = (
+        None
+    )
     tied: Annotated[
         bool | None, typer.Option("--tied/--untied", help="Whether the head uses the embedding's weight.")
     ] = None
@@ -123,12 +125,12 @@ class OutputOptions:
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False
     explain: Annotated[bool, typer.Option("--explain", help="Show every formula with its numbers put in.")] = False
-    units: Annotated[str, typer.Option(help="binary (GiB = 2^30) or si (GB = 10^9).")] = "binary"
+    units: Annotated[str, typer.Option("--units", help="binary (GiB = 2^30) or si (GB = 10^9).")] = "binary"
     plot: Annotated[
-        str | None, typer.Option(help="Draw it: out.svg, .png or .pdf; - here, as text.", metavar="FILE|-")
+        str | None, typer.Option("--plot", help="Draw it: out.svg, .png or .pdf; - here, as text.", metavar="FILE|-")
     ] = None
     export: Annotated[
-        str | None, typer.Option(help="Write it to a file as it looks: .html, .svg or .md.", metavar="FILE")
+        str | None, typer.Option("--export", help="Write it to a file as it looks: .html, .svg or .md.", metavar="FILE")
     ] = None
 
     @property
@@ -151,20 +153,23 @@ def takes(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Typer reads a function's signature; this one lists the fields of every dataclass argument instead of the argument.
     """
-    hints = get_type_hints(function, include_extras=True)
-    parameters, records = [], {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if dataclasses.is_dataclass(hints[name]):
-            records[name] = hints[name]
-            fields = get_type_hints(hints[name], include_extras=True)
-            for field in dataclasses.fields(hints[name]):
+    parameters: list[inspect.Parameter] = []
+    records: dict[str, Any] = {}
+    # eval_str and not get_type_hints: before Python 3.11 that one wraps what defaults to None in
+    # Optional, around Annotated, and Typer then sees no option in it
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        hint: Any = parameter.annotation
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            records[name] = hint
+            fields = inspect.get_annotations(hint, eval_str=True)
+            for field in dataclasses.fields(hint):
                 parameters.append(
                     inspect.Parameter(
                         field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=fields[field.name]
                     )
                 )
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(function)
     def command(**values: Any) -> Any:

@@ -33,10 +33,12 @@ def params(
     model: ModelOptions,
     output: OutputOptions,
     twin: TwinOptions,
-    ctx: Annotated[str | None, typer.Option(help="Longest context trained for (position table).", metavar="N")] = None,
-    by: Annotated[str, typer.Option(help="Group by part, layer, role or weight.")] = "part",
+    ctx: Annotated[
+        str | None, typer.Option("--ctx", help="Longest context trained for (position table).", metavar="N")
+    ] = None,
+    by: Annotated[str, typer.Option("--by", help="Group by part, layer, role or weight.")] = "part",
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor with name and shape.")] = False,
-    expect: Annotated[str | None, typer.Option(help="Exit 1 unless the total is N.", metavar="N")] = None,
+    expect: Annotated[str | None, typer.Option("--expect", help="Exit 1 unless the total is N.", metavar="N")] = None,
     in_dtype: Annotated[
         str | None, typer.Option("--dtype", help="Weights in this dtype; default: the config's.")
     ] = None,

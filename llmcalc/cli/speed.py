@@ -37,23 +37,29 @@ _WEIGHTS = f"A dtype, {', '.join(QUANTISED)}, or a GGUF file type: q4_k_m. Defau
 class SpeedOptions:
     """On what, in which form, how much of the peaks."""
 
-    device: Annotated[str | None, typer.Option(help="A device by name (llmcalc list devices).")] = None
-    weights: Annotated[str | None, typer.Option(help=_WEIGHTS)] = None
+    device: Annotated[str | None, typer.Option("--device", help="A device by name (llmcalc list devices).")] = None
+    weights: Annotated[str | None, typer.Option("--weights", help=_WEIGHTS)] = None
     flops: Annotated[str | None, typer.Option("--flop-rate", help="Peak FLOP/s instead: 989T.", metavar="N")] = None
-    bandwidth: Annotated[str | None, typer.Option(help="Bytes per second instead: 3.35TB.", metavar="SIZE")] = None
-    link: Annotated[str | None, typer.Option(help="Bytes per second between devices: 450GB.", metavar="SIZE")] = None
-    compute_share: Annotated[float, typer.Option(help="Share of the peak FLOP/s that is reached; 1 is the bound.")] = (
-        1.0
-    )
-    memory_share: Annotated[float, typer.Option(help="Share of the bandwidth that is reached; 1 is the bound.")] = 1.0
+    bandwidth: Annotated[
+        str | None, typer.Option("--bandwidth", help="Bytes per second instead: 3.35TB.", metavar="SIZE")
+    ] = None
+    link: Annotated[
+        str | None, typer.Option("--link", help="Bytes per second between devices: 450GB.", metavar="SIZE")
+    ] = None
+    compute_share: Annotated[
+        float, typer.Option("--compute-share", help="Share of the peak FLOP/s that is reached; 1 is the bound.")
+    ] = 1.0
+    memory_share: Annotated[
+        float, typer.Option("--memory-share", help="Share of the bandwidth that is reached; 1 is the bound.")
+    ] = 1.0
     whole_head: Annotated[bool, typer.Option("--whole-head", help="With --tp: every device reads the whole head.")] = (
         False
     )
-    batches: Annotated[str | None, typer.Option(help="Batches to show: 1,8,64.", metavar="N,...")] = None
+    batches: Annotated[str | None, typer.Option("--batches", help="Batches to show: 1,8,64.", metavar="N,...")] = None
     measure: Annotated[
         bool, typer.Option("--measure", help="Run it on this machine, and show what part of the bound is reached.")
     ] = False
-    run_on: Annotated[str, typer.Option(help="With --measure: auto, cpu, cuda, mps.")] = "auto"
+    run_on: Annotated[str, typer.Option("--run-on", help="With --measure: auto, cpu, cuda, mps.")] = "auto"
 
 
 @takes

@@ -24,20 +24,26 @@ class LiveOptions:
     """Running the model."""
 
     live: Annotated[bool, typer.Option("--live", help="Run it: the same rows, measured.")] = False
-    prompt: Annotated[str | None, typer.Option(help="Text to run.", metavar="TEXT")] = None
-    ids: Annotated[str | None, typer.Option(help="Token ids to run instead of a prompt.", metavar="ID,...")] = None
-    pad_left: Annotated[int, typer.Option(help="Padding before the text; it must change nothing.")] = 0
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
-    dtype: Annotated[str | None, typer.Option(help="Format to run in; default: the checkpoint's.")] = None
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to run.", metavar="TEXT")] = None
+    ids: Annotated[
+        str | None, typer.Option("--ids", help="Token ids to run instead of a prompt.", metavar="ID,...")
+    ] = None
+    pad_left: Annotated[int, typer.Option("--pad-left", help="Padding before the text; it must change nothing.")] = 0
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    dtype: Annotated[str | None, typer.Option("--dtype", help="Format to run in; default: the checkpoint's.")] = None
     stream_layers: Annotated[
         bool, typer.Option("--stream-layers", help="Hold one layer at a time: for models larger than memory.")
     ] = False
-    tp: Annotated[int, typer.Option(help="Processes that share the model: torchrun --nproc-per-node N.", min=1)] = 1
-    top: Annotated[int, typer.Option(help="Next tokens to show.")] = 5
-    attention: Annotated[str | None, typer.Option(help="Draw one head's weights.", metavar="LAYER.HEAD")] = None
+    tp: Annotated[
+        int, typer.Option("--tp", help="Processes that share the model: torchrun --nproc-per-node N.", min=1)
+    ] = 1
+    top: Annotated[int, typer.Option("--top", help="Next tokens to show.")] = 5
+    attention: Annotated[
+        str | None, typer.Option("--attention", help="Draw one head's weights.", metavar="LAYER.HEAD")
+    ] = None
     logit_lens: Annotated[bool, typer.Option("--logit-lens", help="The likeliest next token after each layer.")] = False
     qkv: Annotated[
-        str | None, typer.Option(help="Print the small matrices of one layer's attention.", metavar="LAYER")
+        str | None, typer.Option("--qkv", help="Print the small matrices of one layer's attention.", metavar="LAYER")
     ] = None
 
     def given(self) -> list[str]:
@@ -71,12 +77,13 @@ class CourseOptions:
     )
     norm: Annotated[bool, typer.Option("--norm", help="With --toy: LayerNorm before everything.")] = False
     backward: Annotated[bool, typer.Option("--backward", help="With --toy: gradient, and an AdamW step.")] = False
-    std: Annotated[float | None, typer.Option(help="With --toy: spread of the weights.  [0.02]")] = None
-    seed: Annotated[int | None, typer.Option(help="With --toy: seed of the weights.  [0]")] = None
+    std: Annotated[float | None, typer.Option("--std", help="With --toy: spread of the weights.  [0.02]")] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="With --toy: seed of the weights.  [0]")] = None
     attention_by_hand: Annotated[
-        str | None, typer.Option(help="Attention on the matrices in a JSON file.", metavar="FILE")
+        str | None,
+        typer.Option("--attention-by-hand", help="Attention on the matrices in a JSON file.", metavar="FILE"),
     ] = None
-    by_hand: Annotated[str | None, typer.Option(help=_BY_HAND, metavar="NAME|JSON|FILE")] = None
+    by_hand: Annotated[str | None, typer.Option("--by-hand", help=_BY_HAND, metavar="NAME|JSON|FILE")] = None
 
     def given(self) -> bool:
         """Whether one of them is asked for; what goes with --toy alone is an error without it."""
@@ -95,9 +102,9 @@ def trace(
     run: LiveOptions,
     course: CourseOptions,
     output: OutputOptions,
-    batch: Annotated[str, typer.Option(help="Sequences.", metavar="N")] = "1",
-    tokens: Annotated[str | None, typer.Option(help="New tokens of each sequence.", metavar="N")] = None,
-    past: Annotated[str, typer.Option(help="Tokens already in the cache.", metavar="N")] = "0",
+    batch: Annotated[str, typer.Option("--batch", help="Sequences.", metavar="N")] = "1",
+    tokens: Annotated[str | None, typer.Option("--tokens", help="New tokens of each sequence.", metavar="N")] = None,
+    past: Annotated[str, typer.Option("--past", help="Tokens already in the cache.", metavar="N")] = "0",
     full: Annotated[bool, typer.Option("--full", help="Show every layer.")] = False,
 ) -> None:
     """The way from token ids to the next token: every step's shape, parameters, FLOP and bytes.

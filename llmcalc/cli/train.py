@@ -35,31 +35,33 @@ PRECISIONS = {"bf16-mixed": "accelerate", "bf16": "bf16", "fp32": "fp32"}
 class RecipeOptions:
     """How it is trained."""
 
-    tokens: Annotated[str, typer.Option(help="Tokens per sequence.", metavar="N")] = "2048"
-    micro_batch: Annotated[str, typer.Option(help="Sequences per rank and pass.", metavar="N")] = "1"
-    optimizer: Annotated[str, typer.Option(help=f"{', '.join(OPTIMIZERS)}.")] = "adamw"
+    tokens: Annotated[str, typer.Option("--tokens", help="Tokens per sequence.", metavar="N")] = "2048"
+    micro_batch: Annotated[str, typer.Option("--micro-batch", help="Sequences per rank and pass.", metavar="N")] = "1"
+    optimizer: Annotated[str, typer.Option("--optimizer", help=f"{', '.join(OPTIMIZERS)}.")] = "adamw"
     precision: Annotated[
-        str | None, typer.Option(help="bf16-mixed (autocast), bf16 (all of it) or fp32; or --like.")
+        str | None, typer.Option("--precision", help="bf16-mixed (autocast), bf16 (all of it) or fp32; or --like.")
     ] = None
-    like: Annotated[str | None, typer.Option(help=f"A framework's convention: {', '.join(PROFILES)}.")] = None
-    zero: Annotated[int, typer.Option(help="ZeRO stage 0 to 3; 3 is FSDP.")] = 0
-    dp: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 1
-    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1
-    pp: Annotated[int, typer.Option(help="Pipeline stages (1F1B).")] = 1
-    cp: Annotated[int, typer.Option(help="Context-parallel ranks.")] = 1
-    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, among the data-parallel ones.")] = 1
-    interleave: Annotated[int, typer.Option(help="Virtual stages per pipeline rank.")] = 1
-    micro_batches: Annotated[int, typer.Option(help="Passes per step, accumulated.", min=1)] = 1
-    recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none"
+    like: Annotated[str | None, typer.Option("--like", help=f"A framework's convention: {', '.join(PROFILES)}.")] = None
+    zero: Annotated[int, typer.Option("--zero", help="ZeRO stage 0 to 3; 3 is FSDP.")] = 0
+    dp: Annotated[int, typer.Option("--dp", help="Data-parallel ranks.")] = 1
+    tp: Annotated[int, typer.Option("--tp", help="Tensor-parallel ranks.")] = 1
+    pp: Annotated[int, typer.Option("--pp", help="Pipeline stages (1F1B).")] = 1
+    cp: Annotated[int, typer.Option("--cp", help="Context-parallel ranks.")] = 1
+    ep: Annotated[int, typer.Option("--ep", help="Expert-parallel ranks, among the data-parallel ones.")] = 1
+    interleave: Annotated[int, typer.Option("--interleave", help="Virtual stages per pipeline rank.")] = 1
+    micro_batches: Annotated[int, typer.Option("--micro-batches", help="Passes per step, accumulated.", min=1)] = 1
+    recompute: Annotated[str, typer.Option("--recompute", help="none, selective or full.")] = "none"
     no_sequence_parallel: Annotated[
         bool, typer.Option("--no-sequence-parallel", help="With --tp: norms and dropout on every rank.")
     ] = False
     eager: Annotated[bool, typer.Option("--eager", help="Attention whose scores are kept (not SDPA or Flash).")] = False
-    loss_chunks: Annotated[int, typer.Option(help="The loss in so many chunks.")] = 1
-    lora_rank: Annotated[int, typer.Option(help="LoRA's rank: the base is frozen.")] = 0
-    lora_targets: Annotated[str, typer.Option(help="q,k,v,o,gate,up,down,mlp,all.")] = "q,k,v,o"
+    loss_chunks: Annotated[int, typer.Option("--loss-chunks", help="The loss in so many chunks.")] = 1
+    lora_rank: Annotated[int, typer.Option("--lora-rank", help="LoRA's rank: the base is frozen.")] = 0
+    lora_targets: Annotated[str, typer.Option("--lora-targets", help="q,k,v,o,gate,up,down,mlp,all.")] = "q,k,v,o"
     dora: Annotated[bool, typer.Option("--dora", help="With --lora-rank: DoRA, a magnitude per output more.")] = False
-    weights: Annotated[str | None, typer.Option(help="A quantised, frozen base (QLoRA): nf4, int4 ...")] = None
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="A quantised, frozen base (QLoRA): nf4, int4 ...")
+    ] = None
     offload: Annotated[bool, typer.Option("--offload", help="Optimizer and master copy in main memory.")] = False
 
 
@@ -67,22 +69,34 @@ class RecipeOptions:
 class RunOptions:
     """The whole run."""
 
-    device: Annotated[str | None, typer.Option(help="A device by name, to fit into and to time.")] = None
-    train_tokens: Annotated[str | None, typer.Option(help="Tokens of the whole run: 15T.", metavar="N")] = None
-    achieved: Annotated[str | None, typer.Option(help="FLOP/s that one device achieves: 400T.", metavar="N")] = None
-    step_time: Annotated[float | None, typer.Option(help="Seconds of a measured step: its MFU.")] = None
-    flop_convention: Annotated[str, typer.Option(help="Attention: causal, full (PaLM) or none (6·N·D).")] = "causal"
-    link: Annotated[str | None, typer.Option(help="Bytes per second between ranks: 50GB.", metavar="SIZE")] = None
+    device: Annotated[str | None, typer.Option("--device", help="A device by name, to fit into and to time.")] = None
+    train_tokens: Annotated[
+        str | None, typer.Option("--train-tokens", help="Tokens of the whole run: 15T.", metavar="N")
+    ] = None
+    achieved: Annotated[
+        str | None, typer.Option("--achieved", help="FLOP/s that one device achieves: 400T.", metavar="N")
+    ] = None
+    step_time: Annotated[float | None, typer.Option("--step-time", help="Seconds of a measured step: its MFU.")] = None
+    flop_convention: Annotated[
+        str, typer.Option("--flop-convention", help="Attention: causal, full (PaLM) or none (6·N·D).")
+    ] = "causal"
+    link: Annotated[
+        str | None, typer.Option("--link", help="Bytes per second between ranks: 50GB.", metavar="SIZE")
+    ] = None
     rank_seconds: Annotated[
         str | None,
-        typer.Option(help="Seconds that each rank computes in a step: the slowest decides.", metavar="S,..."),
+        typer.Option(
+            "--rank-seconds", help="Seconds that each rank computes in a step: the slowest decides.", metavar="S,..."
+        ),
     ] = None
-    watts: Annotated[float | None, typer.Option(help="Power of one device, for the energy of a run.")] = None
+    watts: Annotated[float | None, typer.Option("--watts", help="Power of one device, for the energy of a run.")] = None
     live: Annotated[
         bool, typer.Option("--live", help="One real step on random weights: small models, --precision fp32 or bf16.")
     ] = False
-    run_on: Annotated[str, typer.Option(help="With --live: auto, cpu, cuda, mps.")] = "auto"
-    tokens_of_interest: Annotated[str | None, typer.Option(help="Share of some tokens in a step.", metavar="N")] = None
+    run_on: Annotated[str, typer.Option("--run-on", help="With --live: auto, cpu, cuda, mps.")] = "auto"
+    tokens_of_interest: Annotated[
+        str | None, typer.Option("--tokens-of-interest", help="Share of some tokens in a step.", metavar="N")
+    ] = None
 
 
 @takes

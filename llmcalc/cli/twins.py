@@ -25,7 +25,7 @@ class TwinOptions:
     """Measuring on a device."""
 
     live: Annotated[bool, typer.Option("--live", help="Do it on a device, and measure.")] = False
-    device: Annotated[str, typer.Option(help="With --live: auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    device: Annotated[str, typer.Option("--device", help="With --live: auto, cpu, cuda, cuda:1 or mps.")] = "auto"
     run_dtype: Annotated[
         str | None, typer.Option("--run-dtype", help="With --live: format to load in; default: the checkpoint's.")
     ] = None

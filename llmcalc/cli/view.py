@@ -89,6 +89,10 @@ class View:
     picture: Callable[[], Picture] | None = None
     """What ``--plot`` draws, computed when it is asked for."""
 
+    def __post_init__(self) -> None:
+        """A title names what the user named: a path may hold any sign."""
+        object.__setattr__(self, "title", safe(self.title))
+
     def shown_columns(self) -> list[Column]:
         """The columns that a person sees."""
         return [c for c in self.columns if c.shown]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import llmcalc
 from llmcalc.cli import table
 from tests.conftest import Ran
 
@@ -127,3 +129,30 @@ def test_a_closed_output(words: tuple[str, ...]) -> None:
 def test_a_closed_input(words: str) -> None:
     done = subprocess.run(["sh", "-c", f"{sys.executable} -m llmcalc {words} <&-"], capture_output=True, text=True)
     assert done.returncode == 3 and "standard input is closed" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_path_with_escapes_does_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "a\x1b[31mred\nline"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        '{"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9}'
+    )
+    for form in ("plain", "markdown", "table", "csv", "json"):
+        ran = cli("params", folder, "--format", form)
+        assert ran.code == 0 and "\x1b" not in ran.out + ran.err, form
+        assert "red\nline" not in ran.out
+
+
+def test_every_option_has_a_name_of_its_own() -> None:
+    """A name that Typer makes of a variable's is another one on another Python."""
+    helpers = ("typer.Option", "size", "number")
+    found = 0
+    for path in (Path(llmcalc.__file__).parent / "cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AnnAssign | ast.arg) and node.annotation is not None:
+                calls = [c for c in ast.walk(node.annotation) if isinstance(c, ast.Call)]
+                for call in (c for c in calls if ast.unparse(c.func) in helpers):
+                    texts = [a.value for a in call.args if isinstance(a, ast.Constant)]
+                    assert any(str(x).startswith("--") for x in texts), f"{path.name}:{call.lineno}"
+                    found += 1
+    assert found > 150
