@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -43,7 +46,6 @@ def quiet(*_: int) -> None:
 
 def file(where: Place, name: str) -> Path | None:
     """One small file of the repository in the local cache, fetched where it is not there; None where it has none."""
-    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     _quiet()
@@ -53,9 +55,8 @@ def file(where: Place, name: str) -> Path | None:
         commit, size = _facts(where, name)
         if size > _LARGEST_FILE:
             raise InputError(f"{where}/{shorten(name)} has {size:,} bytes; at most {_LARGEST_FILE:,} are fetched")
-        return _held(Place(where.repo, commit), name) or Path(
-            hf_hub_download(where.repo, name, revision=where.revision)
-        )
+        there = Place(where.repo, commit)
+        return _held(there, name) or _keep(where, there, name, _whole(there, name, size))
     except LlmcalcError:
         raise
     except Exception as error:
@@ -68,6 +69,54 @@ def file(where: Place, name: str) -> Path | None:
             if listed is not None and name not in json.loads(listed):
                 return None
         raise _failure(error, where) from None
+
+
+def _whole(where: Place, name: str, size: int) -> bytes:
+    """All bytes of a small file, by the same bounded requests that headers are read with."""
+
+    def fetch(window: Window) -> int:
+        window.grow(max(size, 1))
+        return window.size
+
+    window = Window(lambda start, stop: _opened(where, name, start, stop), f"{where}/{name}", _LARGEST_FILE)
+    return bytes(window.data[: fetch(window)])
+
+
+def _keep(where: Place, there: Place, name: str, data: bytes) -> Path:
+    """The file in the hub's cache, under its commit, which the branch that was asked for now leads to.
+
+    The places are made of a commit of 40 hexadecimal digits and names that were looked at: whatever a server says,
+    nothing is written outside the cache. (The library names its files by the server's ETag.)
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    repo = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=where.repo, repo_type="model")
+    path = repo / "snapshots" / str(there.revision) / name
+    _write(path, data)
+    branch = where.revision or "main"
+    if not where.exact and re.fullmatch(r"\w[\w.-]*", branch):
+        _write(repo / "refs" / branch, str(there.revision).encode())
+    return path
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Writes beside the place and moves there: whoever reads finds all of it or nothing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        said = error.strerror or "unreadable"
+        raise UnavailableError(
+            f"the hub's cache cannot be written: {said}", hint="HF_HOME names another place"
+        ) from None
 
 
 def _held(where: Place, name: str) -> Path | None:
@@ -280,7 +329,11 @@ def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
             hf_raise_for_status(response)
             partial = response.status_code == 206
             tag = response.headers.get("etag")
-            yield Answer(start if partial else 0, _size(response.headers), tag, not partial, response.iter_bytes())
+            coding = response.headers.get("content-encoding", "identity")
+            if coding != "identity":  # nobody asked for it, and what it grows to is not bounded
+                raise UnavailableError(f"the server sends {shorten(name)} compressed ({shorten(coding, 20)})")
+            start = start if partial else 0
+            yield Answer(start, _size(response.headers), tag, not partial, response.iter_raw())
     except (LlmcalcError, Again):
         raise
     except Exception as error:
@@ -306,9 +359,10 @@ def _facts(where: Place, name: str) -> tuple[str, int]:
             seen = get_hf_file_metadata(hf_hub_url(where.repo, name, revision=where.revision), timeout=_SECONDS)
         except Exception as error:
             _fail(error)
-        if seen.commit_hash is None or seen.size is None:
+        commit, size = seen.commit_hash, seen.size
+        if commit is None or size is None or not Place(where.repo, commit).exact:
             raise UnavailableError("the server is no model hub: it names neither commit nor size", hint="HF_ENDPOINT")
-        return seen.commit_hash, seen.size
+        return commit, size
 
     return patiently(once)
 

@@ -57,7 +57,7 @@ class Window:
     def grow(self, n: int) -> None:
         """At least the first n bytes, or all where the file has fewer: a cut is taken up where it happened."""
         if n > self.limit:
-            raise UnavailableError(f"{self.name}: its header needs more than {self.limit:,} bytes")
+            raise UnavailableError(f"{self.name}: more than {self.limit:,} bytes are needed of it")
         restarts = 0
         while True:
             try:
@@ -81,7 +81,7 @@ class Window:
             for chunk in answer.chunks:
                 fresh, skip = chunk[skip:] if skip > 0 else chunk, max(skip - len(chunk), 0)
                 self.data += fresh
-                if answer.whole and len(self.data) >= want:
+                if len(self.data) >= want:  # a server may send more than it was asked for
                     break
         if len(self.data) < want:
             raise Again(UnavailableError(f"{self.name}: the connection was cut after {len(self.data):,} bytes"))

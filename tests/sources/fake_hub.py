@@ -34,6 +34,8 @@ class Hub(ThreadingHTTPServer):
         self.busy, self.cuts, self.changes = dict[str, list[tuple[int, str]]](), dict[str, int](), dict[str, int]()
         self.elsewhere: Hub | None = None
         self.latency, self.rate = 0.0, 0.0
+        self.tag: str | None = None
+        self.commit = COMMIT
         self.asked, self.tokens, self.sent = Counter[str](), dict[str, str | None](), 0
         self.lock, self.free_at = threading.Lock(), 0.0
 
@@ -156,7 +158,7 @@ class Answer(BaseHTTPRequestHandler):
             tag = hashlib.sha256(tag.encode() + str(time.monotonic()).encode()).hexdigest()[:40]
         cut = self._spend(self.server.cuts)
         self.send_response(status)
-        self.send_header("ETag", f'"{tag}"')
+        self.send_header("ETag", f'"{tag}"' if self.server.tag is None else self.server.tag)
         if status == 206:
             self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         self._end(last - first + 1)
@@ -166,7 +168,7 @@ class Answer(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _end(self, length: int) -> None:
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", self.server.commit)
         self.send_header("Content-Length", str(length))
         self.end_headers()
 

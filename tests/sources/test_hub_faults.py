@@ -209,3 +209,30 @@ def test_a_config_that_is_far_too_large(hub: Hub, tmp_path: Path) -> None:
         file.truncate(300_000_000)
     found = ran(hub, tmp_path / "home", "params", "org/one")
     assert found.code == 2 and "300,000,000 bytes" in found.err and hub.sent < 1000
+
+
+EVIL = (
+    "/tmp/llmcalc-evil",
+    "../../../../evil",
+    "..",
+    ".",
+    "a/../../evil",
+    "C:\\evil",
+    "%2e%2e%2fevil",
+    "~/evil",
+    "a" * 3000,
+)
+
+
+@pytest.mark.parametrize("place", EVIL)
+@pytest.mark.parametrize("header", ["tag", "commit"])
+def test_no_header_chooses_a_path(hub: Hub, tmp_path: Path, place: str, header: str) -> None:
+    """What a hub says names no file: everything that is written lies inside the cache."""
+    before = {p for p in tmp_path.rglob("*") if "home" not in p.parts}
+    setattr(hub, header, f'"{place}"' if header == "tag" else place)
+    found = ran(hub, tmp_path / "home", "params", "org/one")
+    assert {p for p in tmp_path.rglob("*") if "home" not in p.parts} == before
+    assert not Path("/tmp/llmcalc-evil").exists()
+    assert found.code == (0 if header == "tag" else 3), found.err
+    written = [p for p in (tmp_path / "home").rglob("*") if p.is_file()]
+    assert all("evil" not in str(p) for p in written)
