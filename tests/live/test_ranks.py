@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from llmcalc.calc.parallel import rank_params
 from llmcalc.sources import resolve
@@ -23,7 +25,9 @@ def on_two(folder: str) -> dict[str, Any]:
     words = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "llmcalc"]
     asked = ["trace", folder, "--live", "--tp", "2", "--ids", IDS, "--dtype", "float32", "--device", "cpu", "--json"]
     command = [sys.executable, "-m", "torch.distributed.run", *words, *asked]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    # torchrun looks for a free port and takes it a moment later: two of them at once may find the same one
+    with FileLock(Path(gettempdir()) / "llmcalc-tests-torchrun.lock"):
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return dict(json.loads(ran.stdout)["facts"])
 
