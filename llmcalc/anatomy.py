@@ -46,7 +46,12 @@ class Layers:
         """Groups of layers of equal value, in order of first use, for sizes that differ by layer."""
         values = {i: value(i) for i in self.indices}
         for number, wanted in enumerate(dict.fromkeys(values.values())):
-            yield wanted, self.only(f"n_{name}{number}_layers", [i for i in self.indices if values[i] == wanted])
+            yield (
+                wanted,
+                self.only(
+                    f"n_{name}{number}_layers", [i for i in self.indices if values[i] == wanted]
+                ),
+            )
 
 
 ONCE = Layers((0,), Dim(1))
@@ -215,7 +220,9 @@ def under(prefix: str, parts: Iterable[Part]) -> Parts:
     """The same parts with a prefix before every tensor name, for a model inside a larger one."""
     for part in parts:
         if isinstance(part, Weight):
-            yield replace(part, name=prefix + part.name, tied_to=part.tied_to and prefix + part.tied_to)
+            yield replace(
+                part, name=prefix + part.name, tied_to=part.tied_to and prefix + part.tied_to
+            )
         else:
             yield part
 

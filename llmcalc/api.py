@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.params import active, parameters
 from llmcalc.dims import Dim
+from llmcalc.questions.params import active, parameters
 from llmcalc.sources import Model, resolve
 
 

@@ -20,12 +20,16 @@ GATED = ("gate_proj", "up_proj", "down_proj")
 W123 = ("w1", "w3", "w2")
 
 
-def tensor(name: str, shape: Iterable[int], op: Op, role: str, layers: Layers = ONCE, **more: object) -> Weight:
+def tensor(
+    name: str, shape: Iterable[int], op: Op, role: str, layers: Layers = ONCE, **more: object
+) -> Weight:
     """One weight, its shape given as any ints."""
     return Weight(name, tuple(dim(s) for s in shape), op, role, layers, **more)  # type: ignore[arg-type]
 
 
-def linear(name: str, out: int, inn: int, role: str, layers: Layers = ONCE, bias: bool = False) -> Weights:
+def linear(
+    name: str, out: int, inn: int, role: str, layers: Layers = ONCE, bias: bool = False
+) -> Weights:
     """A matrix (out, in), and its bias."""
     yield tensor(f"{name}.weight", (out, inn), "matmul", role, layers)
     if bias:
@@ -38,19 +42,25 @@ def conv1d_gpt2(name: str, inn: int, out: int, role: str, layers: Layers = ONCE)
     yield tensor(f"{name}.bias", (out,), "add", role, layers)
 
 
-def norm(name: str, width: int, layers: Layers = ONCE, bias: bool = False, role: str = "norm") -> Weights:
+def norm(
+    name: str, width: int, layers: Layers = ONCE, bias: bool = False, role: str = "norm"
+) -> Weights:
     """A normalisation's scale: RMSNorm, or LayerNorm where it has a bias too."""
     yield tensor(f"{name}.weight", (width,), "scale", role, layers)
     if bias:
         yield tensor(f"{name}.bias", (width,), "add", role, layers)
 
 
-def embed(name: str, rows: int, width: int, role: str = "embed.token", layers: Layers = ONCE) -> Weights:
+def embed(
+    name: str, rows: int, width: int, role: str = "embed.token", layers: Layers = ONCE
+) -> Weights:
     """A lookup table."""
     yield tensor(f"{name}.weight", (rows, width), "lookup", role, layers)
 
 
-def lm_head(name: str, vocab: int, width: int, tied_to: str | None = None, bias: bool = False) -> Weights:
+def lm_head(
+    name: str, vocab: int, width: int, tied_to: str | None = None, bias: bool = False
+) -> Weights:
     """The projection to the vocabulary; tied, it is the embedding's weight (give that one's full name)."""
     yield tensor(f"{name}.weight", (vocab, width), "matmul", "head", tied_to=tied_to)
     if bias:
@@ -63,7 +73,13 @@ def tie(c: Config, to: str = "model.embed_tokens.weight") -> str | None:
 
 
 def attention(
-    layers: Layers, n_heads: int, n_kv: int, d_qk: int, d_v: int, window: Dim | None = None, chunked: bool = False
+    layers: Layers,
+    n_heads: int,
+    n_kv: int,
+    d_qk: int,
+    d_v: int,
+    window: Dim | None = None,
+    chunked: bool = False,
 ) -> Mixer:
     """The mixer of ordinary attention: keys and values of every token, or of those in the window."""
     return Mixer(
@@ -80,7 +96,13 @@ def attention(
     )
 
 
-def qkv(p: str, c: Config, layers: Layers, bias: bool = False, names: tuple[str, str, str, str] = SEPARATE) -> Weights:
+def qkv(
+    p: str,
+    c: Config,
+    layers: Layers,
+    bias: bool = False,
+    names: tuple[str, str, str, str] = SEPARATE,
+) -> Weights:
     """The three projections into grouped-query attention; n_kv_heads = n_heads is MHA, n_kv_heads = 1 MQA."""
     kv = c.n_kv_heads * c.head_dim
     yield from linear(f"{p}.{names[0]}", c.n_heads * c.head_dim, c.d_model, "attn.q", layers, bias)
@@ -89,10 +111,19 @@ def qkv(p: str, c: Config, layers: Layers, bias: bool = False, names: tuple[str,
 
 
 def qk_norm(
-    p: str, c: Config, layers: Layers, *, per_head: bool = True, names: tuple[str, str] = ("q_norm", "k_norm")
+    p: str,
+    c: Config,
+    layers: Layers,
+    *,
+    per_head: bool = True,
+    names: tuple[str, str] = ("q_norm", "k_norm"),
 ) -> Weights:
     """Norms on queries and keys: over one head, shared by all of them, or over all heads at once."""
-    q, k = (c.head_dim, c.head_dim) if per_head else (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim)
+    q, k = (
+        (c.head_dim, c.head_dim)
+        if per_head
+        else (c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim)
+    )
     yield from norm(f"{p}.{names[0]}", q, layers, role="attn.q_norm")
     yield from norm(f"{p}.{names[1]}", k, layers, role="attn.k_norm")
 
@@ -103,7 +134,12 @@ def mix(c: Config, layers: Layers, window: Dim | None = None) -> Mixer:
 
 
 def gqa(
-    p: str, c: Config, layers: Layers, window: Dim | None = None, bias: bool = False, o_bias: bool | None = None
+    p: str,
+    c: Config,
+    layers: Layers,
+    window: Dim | None = None,
+    bias: bool = False,
+    o_bias: bool | None = None,
 ) -> Parts:
     """Grouped-query attention; ``bias`` is that of q, k and v, and of o where ``o_bias`` does not say otherwise."""
     yield from qkv(p, c, layers, bias)
@@ -118,11 +154,18 @@ def by_window(c: Config, layers: Layers, sliding: frozenset[int], block: Windowe
     if near.indices:
         yield from block(near, c.window)
     if far.indices:
-        yield from block(replace(far, count=Dim(far.count, "n_full_layers")) if near.indices else far, None)
+        yield from block(
+            replace(far, count=Dim(far.count, "n_full_layers")) if near.indices else far, None
+        )
 
 
 def gqa_normed(
-    p: str, c: Config, layers: Layers, window: Dim | None = None, bias: bool = False, per_head: bool = True
+    p: str,
+    c: Config,
+    layers: Layers,
+    window: Dim | None = None,
+    bias: bool = False,
+    per_head: bool = True,
 ) -> Parts:
     """Grouped-query attention with norms on queries and keys."""
     yield from qkv(p, c, layers, bias)
@@ -131,7 +174,14 @@ def gqa_normed(
     yield from linear(f"{p}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias)
 
 
-def mla(p: str, c: Config, layers: Layers, window: Dim | None = None, bias: bool = False, o: str = "o_proj") -> Parts:
+def mla(
+    p: str,
+    c: Config,
+    layers: Layers,
+    window: Dim | None = None,
+    bias: bool = False,
+    o: str = "o_proj",
+) -> Parts:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): a token keeps one latent and one rotary key."""
     d_qk = c.qk_nope_head_dim + c.qk_rope_head_dim
     q_rank, rank = c.optional("q_lora_rank"), c.kv_lora_rank
@@ -150,7 +200,9 @@ def mla(p: str, c: Config, layers: Layers, window: Dim | None = None, bias: bool
     yield from linear(f"{p}.{o}", c.d_model, c.n_heads * c.v_head_dim, "attn.o", layers, bias)
 
 
-def latent_mixer(c: Config, layers: Layers, window: Dim | None = None, index_keys: Dim | None = None) -> Mixer:
+def latent_mixer(
+    c: Config, layers: Layers, window: Dim | None = None, index_keys: Dim | None = None
+) -> Mixer:
     """What latent attention keeps: the latent as "keys", the rotary part as "values", as the reference stores them."""
     d_qk = c.qk_nope_head_dim + c.qk_rope_head_dim
     return Mixer(
@@ -168,7 +220,12 @@ def latent_mixer(c: Config, layers: Layers, window: Dim | None = None, index_key
 
 
 def swiglu(
-    p: str, d: int, d_ff: int, layers: Layers, bias: bool = False, names: tuple[str, str, str] = GATED
+    p: str,
+    d: int,
+    d_ff: int,
+    layers: Layers,
+    bias: bool = False,
+    names: tuple[str, str, str] = GATED,
 ) -> Weights:
     """A gated MLP: gate and up side by side, multiplied, then down."""
     yield from linear(f"{p}.{names[0]}", d_ff, d, "mlp.gate", layers, bias)
@@ -182,7 +239,9 @@ def fused_swiglu(p: str, d: int, d_ff: int, layers: Layers, bias: bool = False) 
     yield from linear(f"{p}.down_proj", d, d_ff, "mlp.down", layers, bias)
 
 
-def mlp(p: str, d: int, d_ff: int, layers: Layers, names: tuple[str, str], bias: bool = True) -> Weights:
+def mlp(
+    p: str, d: int, d_ff: int, layers: Layers, names: tuple[str, str], bias: bool = True
+) -> Weights:
     """The two-matrix MLP: up, activation, down."""
     yield from linear(f"{p}{names[0]}", d_ff, d, "mlp.up", layers, bias)
     yield from linear(f"{p}{names[1]}", d, d_ff, "mlp.down", layers, bias)

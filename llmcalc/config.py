@@ -12,7 +12,14 @@ from llmcalc.text import shown
 
 SIZES: dict[str, tuple[str, ...]] = {
     "d_model": ("hidden_size", "n_embd", "d_model", "dim", "model_dim", "embedding_length"),
-    "n_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "num_transformer_layers", "block_count"),
+    "n_layers": (
+        "num_hidden_layers",
+        "n_layer",
+        "num_layers",
+        "n_layers",
+        "num_transformer_layers",
+        "block_count",
+    ),
     "n_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention.head_count"),
     "n_kv_heads": (
         "num_key_value_heads",
@@ -43,7 +50,13 @@ SIZES: dict[str, tuple[str, ...]] = {
         "context_length",
     ),
     "window": ("sliding_window", "sliding_window_size", "window_size", "attention.sliding_window"),
-    "n_experts": ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts", "expert_count"),
+    "n_experts": (
+        "num_local_experts",
+        "n_routed_experts",
+        "num_experts",
+        "moe_num_experts",
+        "expert_count",
+    ),
     "n_active_experts": (
         "num_experts_per_tok",
         "num_experts_per_token",
@@ -52,7 +65,12 @@ SIZES: dict[str, tuple[str, ...]] = {
         "top_k_experts",
         "expert_used_count",
     ),
-    "n_shared_experts": ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts", "expert_shared_count"),
+    "n_shared_experts": (
+        "num_shared_experts",
+        "n_shared_experts",
+        "moe_num_shared_experts",
+        "expert_shared_count",
+    ),
     "d_ff_expert": ("moe_intermediate_size", "expert_feed_forward_length"),
     "n_dense_layers": ("first_k_dense_replace", "leading_dense_block_count"),
     "q_lora_rank": ("q_lora_rank", "attention.q_lora_rank"),
@@ -80,7 +98,11 @@ class Config:
     """
 
     def __init__(
-        self, raw: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None, nested: bool = False
+        self,
+        raw: Mapping[str, Any],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        nested: bool = False,
     ) -> None:
         self.raw = raw
         self.defaults: Mapping[str, Any] = defaults or {}
@@ -107,7 +129,9 @@ class Config:
         """A yes or no."""
         value = self.get(key, default)
         if value is not None and not isinstance(value, bool | int):
-            raise ConfigError(f"{self.family or 'config'}: {key} is {shown(value, 60)}, not true or false")
+            raise ConfigError(
+                f"{self.family or 'config'}: {key} is {shown(value, 60)}, not true or false"
+            )
         return bool(value)
 
     def size(self, name: str, default: int | None = None, *keys: str, least: int = 1) -> Dim:
@@ -162,14 +186,20 @@ class Config:
     def split_head_dim(self) -> Dim:
         """d_model / n_heads, for families that know no other width of a head."""
         if self.d_model % self.n_heads:
-            raise ConfigError(f"{self.family}: {int(self.n_heads)} heads do not divide d_model {int(self.d_model)}")
+            raise ConfigError(
+                f"{self.family}: {int(self.n_heads)} heads do not divide d_model {int(self.d_model)}"
+            )
         return Dim(int(self.d_model) // int(self.n_heads), "head_dim")
 
     def sliding(self, pattern: Callable[[int], Any] | None = None) -> frozenset[int]:
         """The layers that see a window: as ``layer_types`` lists them, else by ``pattern``, else all if one is set."""
         kinds = self.kinds("layer_types")
         if kinds is not None:
-            return frozenset(i for i, kind in enumerate(kinds) if kind in ("sliding_attention", "chunked_attention"))
+            return frozenset(
+                i
+                for i, kind in enumerate(kinds)
+                if kind in ("sliding_attention", "chunked_attention")
+            )
         if pattern is not None:
             return frozenset(i for i in range(self.layers) if pattern(i))
         return frozenset(range(self.layers)) if self.optional("window") else frozenset()

@@ -205,7 +205,9 @@ def _collect(terms: Iterator[Term]) -> tuple[Term, ...]:
     sums: dict[frozenset[tuple[Atom, int]], Term] = {}
     for coefficient, factors in terms:
         key = frozenset(factors)
-        sums[key] = (sums[key][0] + coefficient, sums[key][1]) if key in sums else (coefficient, factors)
+        sums[key] = (
+            (sums[key][0] + coefficient, sums[key][1]) if key in sums else (coefficient, factors)
+        )
     kept = [term for term in sums.values() if term[0]]
     return tuple(sorted(kept, key=lambda term: -sum(power for _, power in term[1])))
 
@@ -214,7 +216,9 @@ def _multiply(factors: list[tuple[Term, ...]]) -> tuple[Term, ...]:
     """A product; a sum of several terms stays together as one factor in brackets."""
     signs = [terms for terms in factors if terms == ((-1, ()),)]
     others = [terms for terms in factors if terms != ((-1, ()),)]
-    if signs and len(others) == 1:  # -1 times a sum: the sign goes inside, so that a difference collects like terms
+    if (
+        signs and len(others) == 1
+    ):  # -1 times a sum: the sign goes inside, so that a difference collects like terms
         return tuple(((-1) ** len(signs) * c, atoms) for c, atoms in others[0])
     coefficient, powers = 1, dict[Atom, int]()
     for terms in factors:
@@ -240,9 +244,17 @@ def _write(terms: tuple[Term, ...], name: Callable[[str, int], str]) -> str:
     return text or "0"
 
 
-def _write_term(coefficient: int, factors: tuple[tuple[Atom, int], ...], name: Callable[[str, int], str]) -> str:
-    factors = tuple(sorted(factors, key=lambda factor: factor[0][1] in _LAST if factor[0][0] == "sym" else False))
-    written = [_write_atom(a, name) + (str(p).translate(_SUPERSCRIPT) if p > 1 else "") for a, p in factors]
+def _write_term(
+    coefficient: int, factors: tuple[tuple[Atom, int], ...], name: Callable[[str, int], str]
+) -> str:
+    factors = tuple(
+        sorted(
+            factors, key=lambda factor: factor[0][1] in _LAST if factor[0][0] == "sym" else False
+        )
+    )
+    written = [
+        _write_atom(a, name) + (str(p).translate(_SUPERSCRIPT) if p > 1 else "") for a, p in factors
+    ]
     if coefficient == 1 and written:
         return "·".join(written)
     if len(written) == 1 and len(_write_atom(factors[0][0], name)) == 1 and written[0][0].isalpha():
@@ -261,7 +273,9 @@ def _write_atom(atom: Atom, name: Callable[[str, int], str]) -> str:
         return f"{kind}({left}, {right})"
     if len(atom[1]) > 1:
         left = f"({left})"
-    if "·" in right or not (right.isdigit() or right.isidentifier()):  # a middle dot passes as part of an identifier
+    if "·" in right or not (
+        right.isdigit() or right.isidentifier()
+    ):  # a middle dot passes as part of an identifier
         right = f"({right})"
     return f"{kind}({left} / {right})"
 

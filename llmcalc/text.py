@@ -16,13 +16,16 @@ def safe(text: str, keep: str = "") -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        _escape(char) if unicodedata.category(char) in _UNSAFE and char not in keep else char for char in text
+        _escape(char) if unicodedata.category(char) in _UNSAFE and char not in keep else char
+        for char in text
     )
 
 
 def _escape(char: str) -> str:
     code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def shorten(text: str, limit: int = 80) -> str:

@@ -58,7 +58,11 @@ def _scaled(number: int, base: int, units: tuple[str, ...], gap: str) -> str:
         power += 1
     if power and power + 1 < len(units) and round(abs(number) / base**power, 2) >= base:
         power += 1
-    return f"{number}{gap}{units[0]}".rstrip() if power == 0 else f"{number / base**power:.2f}{gap}{units[power]}"
+    return (
+        f"{number}{gap}{units[0]}".rstrip()
+        if power == 0
+        else f"{number / base**power:.2f}{gap}{units[power]}"
+    )
 
 
 def percent(part: int, whole: int) -> str:
@@ -87,7 +91,9 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("8GiB"), parse_bytes("80GB")
     (8589934592, 80000000000)
     """
-    return _parse(text, _BYTE_FACTORS | {"": 1}, "a size in bytes such as 80GB (10^9) or 8GiB (2^30)")
+    return _parse(
+        text, _BYTE_FACTORS | {"": 1}, "a size in bytes such as 80GB (10^9) or 8GiB (2^30)"
+    )
 
 
 def parse_count(text: str) -> int:
@@ -96,7 +102,9 @@ def parse_count(text: str) -> int:
     >>> parse_count("70e9"), parse_count("8Ki")
     (70000000000, 8192)
     """
-    return _parse(text, _FACTORS | {"ki": 1024, "mi": 1024**2}, "a count such as 8192, 128k or 70e9")
+    return _parse(
+        text, _FACTORS | {"ki": 1024, "mi": 1024**2}, "a count such as 8192, 128k or 70e9"
+    )
 
 
 def _parse(text: str, factors: dict[str, int], wanted: str) -> int:
@@ -105,6 +113,8 @@ def _parse(text: str, factors: dict[str, int], wanted: str) -> int:
     if not match or match[2].lower() not in factors:
         raise InputError(f"{text!r} is not {wanted}")
     value = Fraction(match[1].rstrip(".")) * factors[match[2].lower()]
-    if value.denominator != 1 and not (match[2] and match[2].lower() in _BYTE_FACTORS and "B" in wanted):
+    if value.denominator != 1 and not (
+        match[2] and match[2].lower() in _BYTE_FACTORS and "B" in wanted
+    ):
         raise InputError(f"{text!r} is not a whole number; wanted {wanted}")
     return int(value)

@@ -36,7 +36,11 @@ def escaped(text: str) -> str:
 
 def listed(items: dict[str, str]) -> list[str]:
     """Terms with what they mean."""
-    return [line for term, text in items.items() for line in (".TP", f".B {escaped(term)}", escaped(text))]
+    return [
+        line
+        for term, text in items.items()
+        for line in (".TP", f".B {escaped(term)}", escaped(text))
+    ]
 
 
 def command_page(name: str, command: Any) -> list[str]:
@@ -67,7 +71,9 @@ def page() -> str:
         escaped(
             "What a language model is made of, what it takes in memory, and why. A MODEL is a preset, a config.json,"
         ),
-        escaped("a .safetensors or .gguf file, a directory, a hub id (org/name, org/name:Q4_K_M), or ollama:name."),
+        escaped(
+            "a .safetensors or .gguf file, a directory, a hub id (org/name, org/name:Q4_K_M), or ollama:name."
+        ),
         ".SH COMMANDS",
     ]
     for name in COMMANDS:

@@ -39,7 +39,9 @@ def defaults_of(cls: type) -> dict[str, object]:
         if value is not dataclasses.MISSING and plain(value):
             found[field.name] = value
     for key, sub in (getattr(cls, "sub_configs", None) or {}).items():
-        name = getattr(sub, "model_type", "") or getattr(getattr(sub, "default", None), "model_type", "")
+        name = getattr(sub, "model_type", "") or getattr(
+            getattr(sub, "default", None), "model_type", ""
+        )
         found[f"{key}.model_type"] = name
     return found
 
@@ -54,12 +56,18 @@ def main() -> None:
         except Exception as error:  # a class with its own requirements is left out, and said
             print(f"{name}: {error}")
     wanted = json.loads((Path(__file__).parent / "reference_types.json").read_text())
-    subs = {v for n in wanted for k, v in table.get(n, {}).items() if k.endswith(".model_type") and v}
+    subs = {
+        v for n in wanted for k, v in table.get(n, {}).items() if k.endswith(".model_type") and v
+    }
     kept = {n: table[n] for n in sorted({*wanted, *subs}) if n in table}
     out = Path(__file__).parents[1] / "llmcalc" / "families" / "defaults.json"
-    lines = ",\n".join(f'"{name}": {json.dumps(values, sort_keys=True)}' for name, values in kept.items())
+    lines = ",\n".join(
+        f'"{name}": {json.dumps(values, sort_keys=True)}' for name, values in kept.items()
+    )
     out.write_text("{\n" + lines + "\n}\n")
-    print(f"{len(kept)} types from transformers {transformers.__version__}, {out.stat().st_size} bytes")
+    print(
+        f"{len(kept)} types from transformers {transformers.__version__}, {out.stat().st_size} bytes"
+    )
 
 
 if __name__ == "__main__":

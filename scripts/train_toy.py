@@ -40,7 +40,13 @@ SIZES = {
 def read_text(folder: Path) -> str:
     """The books in plain ASCII, lines joined to paragraphs, characters that hardly occur left out."""
     whole = "\n\n".join((folder / f"{book}.txt").read_text("latin-1") for book in BOOKS)
-    whole = whole.replace("\r\n", "\n").replace("--", " - ").replace("_", "").encode("ascii", "ignore").decode()
+    whole = (
+        whole.replace("\r\n", "\n")
+        .replace("--", " - ")
+        .replace("_", "")
+        .encode("ascii", "ignore")
+        .decode()
+    )
     whole = re.sub(r"(?<!\n)\n(?!\n)", " ", whole)
     whole = re.sub(r"\n\n+", "\n", re.sub(r" +", " ", whole))
     rare = {c for c in set(whole) if whole.count(c) < 100}
@@ -50,7 +56,9 @@ def read_text(folder: Path) -> str:
 def tokenizer_for(text: str) -> Tokenizer:
     """One token per character, `<unk>` first: a BPE without merges."""
     characters = ["<unk>", *sorted(set(text))]
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(characters)}, [], unk_token="<unk>"))
+    tokenizer = Tokenizer(
+        models.BPE({c: i for i, c in enumerate(characters)}, [], unk_token="<unk>")
+    )
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
 
@@ -92,9 +100,13 @@ def main() -> None:
     tokenizer = tokenizer_for(text)
     ids = torch.tensor(tokenizer.encode(text).ids)
     kept, held_out = split(ids)
-    config = LlamaConfig(vocab_size=tokenizer.get_vocab_size(), bos_token_id=None, eos_token_id=None, **SIZES)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(), bos_token_id=None, eos_token_id=None, **SIZES
+    )
     model = LlamaForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.05)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.05
+    )
     generator = torch.Generator().manual_seed(SEED)
     began = time.process_time()
     for step in range(STEPS):
@@ -126,7 +138,9 @@ def main() -> None:
     print(json.dumps(facts, indent=1))
 
 
-def write(target: Path, config: LlamaConfig, tokenizer: Tokenizer, tensors: dict[str, torch.Tensor]) -> None:
+def write(
+    target: Path, config: LlamaConfig, tokenizer: Tokenizer, tensors: dict[str, torch.Tensor]
+) -> None:
     """config.json, model.safetensors and tokenizer.json, as a hub repository holds them."""
     target.mkdir(parents=True, exist_ok=True)
     raw = {

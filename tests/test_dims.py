@@ -44,7 +44,9 @@ def test_the_printed_formula_evaluates_to_the_number(value: Dim | int) -> None:
 
 def test_like_terms_collect_as_in_the_papers() -> None:
     d = Dim(768, "d_model")
-    block = 2 * d + (3 * d * d + 3 * d) + (d * d + d) + 2 * d + (4 * d * d + 4 * d) + (4 * d * d + d)
+    block = (
+        2 * d + (3 * d * d + 3 * d) + (d * d + d) + 2 * d + (4 * d * d + 4 * d) + (4 * d * d + d)
+    )
     assert (block.formula, int(block)) == ("12d² + 13d", 12 * 768**2 + 13 * 768)
 
 
@@ -74,7 +76,9 @@ def test_a_dim_is_an_int() -> None:
     assert d == 7 and hash(d) == hash(7) and isinstance(d, int) and {7: "x"}[d] == "x"
 
 
-@pytest.mark.parametrize(("value", "to", "wanted"), [(1, 16, 16), (16, 16, 16), (17, 16, 32), (0, 16, 0)])
+@pytest.mark.parametrize(
+    ("value", "to", "wanted"), [(1, 16, 16), (16, 16, 16), (17, 16, 32), (0, 16, 0)]
+)
 def test_round_up(value: int, to: int, wanted: int) -> None:
     assert round_up(value, to) == wanted
 

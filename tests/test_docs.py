@@ -49,7 +49,8 @@ def near(old: str, new: str) -> bool:
     if any(exact(a) and exact(b) for a, b in numbers):
         return False
     return all(
-        float(a.replace(",", "")) == pytest.approx(float(b.replace(",", "")), rel=1e-3, abs=2e-4) for a, b in numbers
+        float(a.replace(",", "")) == pytest.approx(float(b.replace(",", "")), rel=1e-3, abs=2e-4)
+        for a, b in numbers
     )
 
 
@@ -61,7 +62,9 @@ def test_the_comparison_can_fail() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_console_blocks(cli: Callable[..., Ran], page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_blocks(
+    cli: Callable[..., Ran], page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(ROOT)
     text = page.read_text()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmcalc.dtypes import GGUF_DTYPES, dtype, find_dtype
 from llmcalc.errors import InputError
+from llmcalc.formats.element import GGUF_DTYPES, dtype, find_dtype
 
 
 def test_every_ggml_type_has_the_block_of_the_gguf_package() -> None:
@@ -31,7 +31,8 @@ def test_spellings(spelling: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("q4_0", 4.5), ("q8_0", 8.5), ("q6_k", 6.5625), ("mxfp4", 4.25), ("bf16", 16.0)]
+    ("name", "bits"),
+    [("q4_0", 4.5), ("q8_0", 8.5), ("q6_k", 6.5625), ("mxfp4", 4.25), ("bf16", 16.0)],
 )
 def test_bits_per_element(name: str, bits: float) -> None:
     assert dtype(name).bits == bits

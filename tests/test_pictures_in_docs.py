@@ -28,7 +28,9 @@ def test_the_picture_is_what_the_command_draws(
     kept = (FOLDER / name).read_text()
     versions = [re.findall(r"Matplotlib v([\d.]+)", text) for text in (fresh, kept)]
     if versions[0] != versions[1]:
-        pytest.skip(f"the picture is of matplotlib {versions[1]}, which draws otherwise than {versions[0]}")
+        pytest.skip(
+            f"the picture is of matplotlib {versions[1]}, which draws otherwise than {versions[0]}"
+        )
     assert fresh == kept
 
 

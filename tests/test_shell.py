@@ -33,7 +33,11 @@ def asked(shell: str, line: str) -> str:
         "_TYPER_COMPLETE_ARGS": line,
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
-    command = [sys.executable, "-c", "import sys; sys.argv = ['llmcalc']; from llmcalc.cli import run; run()"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv = ['llmcalc']; from llmcalc.cli import run; run()",
+    ]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout
@@ -62,12 +66,19 @@ def test_bash_completes_for_real(tmp_path: Path) -> None:
     command.chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     script = subprocess.run(
-        [command, "--show-completion", "bash"], env=env | {"SHELL": "/bin/bash"}, capture_output=True, text=True
+        [command, "--show-completion", "bash"],
+        env=env | {"SHELL": "/bin/bash"},
+        capture_output=True,
+        text=True,
     ).stdout
     assert "complete " in script
     (tmp_path / "script").write_text(script)
-    asked_ = "COMP_WORDS=(llmcalc kv); COMP_CWORD=1; _llmcalc_completion llmcalc; echo ${COMPREPLY[@]}"
-    done = subprocess.run([bash, "-c", f"source {tmp_path}/script; {asked_}"], env=env, capture_output=True, text=True)
+    asked_ = (
+        "COMP_WORDS=(llmcalc kv); COMP_CWORD=1; _llmcalc_completion llmcalc; echo ${COMPREPLY[@]}"
+    )
+    done = subprocess.run(
+        [bash, "-c", f"source {tmp_path}/script; {asked_}"], env=env, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["kvcache"], done.stderr
 
 
@@ -75,7 +86,12 @@ def test_the_manual_page_is_the_commands_own_help() -> None:
     """``python scripts/man.py > docs/man/llmcalc.1`` writes it; LLMCALC_UPDATE_DOCS=1 does so here."""
     env = os.environ | {"COLUMNS": "100"}
     page = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "man.py"], env=env, cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "scripts" / "man.py"],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     kept = ROOT / "docs" / "man" / "llmcalc.1"
     if os.environ.get("LLMCALC_UPDATE_DOCS"):
@@ -90,13 +106,23 @@ def test_the_manual_page_is_set_without_a_complaint() -> None:
     if groff is None:
         pytest.skip("groff is not here")
     page = ROOT / "docs" / "man" / "llmcalc.1"
-    done = subprocess.run([groff, "-man", "-ww", "-Kutf8", "-Tutf8", page], capture_output=True, text=True)
+    done = subprocess.run(
+        [groff, "-man", "-ww", "-Kutf8", "-Tutf8", page], capture_output=True, text=True
+    )
     assert done.returncode == 0 and not done.stderr and "llmcalc params" in done.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_examples(command: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "llmcalc", command, "--help"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "llmcalc", command, "--help"], capture_output=True, text=True
+    )
     lines = [line.strip() for line in done.stdout.splitlines()]
     assert done.returncode == 0
-    assert sum(line.startswith(f"llmcalc {command}") or f"| llmcalc {command}" in line for line in lines) >= 2
+    assert (
+        sum(
+            line.startswith(f"llmcalc {command}") or f"| llmcalc {command}" in line
+            for line in lines
+        )
+        >= 2
+    )

@@ -13,7 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))
 IN_NAV = re.compile(r"^ +- [^:\n]+: (\S+\.md)$", re.M)
-FETCHED = re.compile(r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
+FETCHED = re.compile(
+    r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
+)
 
 
 def test_every_page_is_in_the_nav_once() -> None:
@@ -24,10 +26,25 @@ def test_it_builds_strictly_and_a_page_fetches_nothing(tmp_path: Path) -> None:
     for package in ("mkdocs", "material"):
         pytest.importorskip(package, reason="the extra docs is not installed")
     # Proxies that nobody listens on, so that a build which asks the network fails; the theme's notice is no finding.
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", ROOT / "mkdocs.yml", "-d", tmp_path]
+    nowhere = dict.fromkeys(
+        ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-f",
+        ROOT / "mkdocs.yml",
+        "-d",
+        tmp_path,
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"},
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said

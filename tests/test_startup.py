@@ -33,7 +33,9 @@ def loaded(*words: str) -> set[str]:
     return set(line.split())
 
 
-@pytest.mark.parametrize("words", [("params", "gpt2", "--json"), ("params", "--d", "768", "--layers", "12", "--json")])
+@pytest.mark.parametrize(
+    "words", [("params", "gpt2", "--json"), ("params", "--d", "768", "--layers", "12", "--json")]
+)
 def test_params_as_json_loads_nothing_heavy(words: tuple[str, ...]) -> None:
     assert not loaded(*words) & set(HEAVY) - {"difflib", "csv"}
 

@@ -24,7 +24,8 @@ def test_sizes(n: int, binary: str, si: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "text"), [(12, "12"), (124439808, "124.44 M"), (671026404352, "671.03 B"), (999999, "1.00 M")]
+    ("n", "text"),
+    [(12, "12"), (124439808, "124.44 M"), (671026404352, "671.03 B"), (999999, "1.00 M")],
 )
 def test_counts(n: int, text: str) -> None:
     assert count(n) == text
@@ -46,13 +47,16 @@ def test_bytes_are_read_by_their_unit(text: str, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "n"), [("70B", 70 * 10**9), ("70e9", 70 * 10**9), ("128k", 128000), ("8Ki", 8192), ("1.5M", 1500000)]
+    ("text", "n"),
+    [("70B", 70 * 10**9), ("70e9", 70 * 10**9), ("128k", 128000), ("8Ki", 8192), ("1.5M", 1500000)],
 )
 def test_counts_are_read(text: str, n: int) -> None:
     assert parse_count(text) == n
 
 
-@pytest.mark.parametrize("text", ["", "GB", "-1", "1.2.3GB", "8 giraffes", "0.3B bytes", "1e400", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "GB", "-1", "1.2.3GB", "8 giraffes", "0.3B bytes", "1e400", "nan"]
+)
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_bytes(text)

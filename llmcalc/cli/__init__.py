@@ -9,7 +9,7 @@ from importlib import import_module
 
 import typer
 
-from llmcalc.cli.output import OutputClosed
+from llmcalc.cli.output.write import OutputClosed
 from llmcalc.errors import LlmcalcError
 from llmcalc.text import safe
 
@@ -23,26 +23,28 @@ def _version(asked: bool) -> None:
 
 
 def _before(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     """Options before the command."""
 
 
 COMMANDS = {
-    "params": "params",
-    "kvcache": "kvcache",
-    "fit": "fit",
-    "dtype": "show",
-    "train": "train_command",
-    "speed": "speed",
-    "trace": "trace",
-    "tokenize": "tokenize",
-    "sample": "sample",
-    "check": "check",
-    "list": "list_known",
-    "cache": "cache",
+    "params": "params.command:params",
+    "kvcache": "kvcache.command:kvcache",
+    "fit": "fit.command:fit",
+    "dtype": "dtype.command:show",
+    "train": "train.command:train_command",
+    "speed": "speed.command:speed",
+    "trace": "trace.command:trace",
+    "tokenize": "tokenize.command:tokenize",
+    "sample": "sample.command:sample",
+    "check": "check:check",
+    "list": "list:list_known",
+    "cache": "cache:cache",
 }
-"""Command to the function in the module of its name."""
+"""Command to the module and the function that answer it."""
 
 
 def _application(argv: list[str]) -> typer.Typer:
@@ -59,7 +61,8 @@ def _application(argv: list[str]) -> typer.Typer:
     app.callback()(_before)
     asked = next((word for word in argv if not word.startswith("-")), None)
     for name in [asked] if asked in COMMANDS else COMMANDS:
-        function = getattr(import_module(f"llmcalc.cli.{name}"), COMMANDS[str(name)])
+        module, _, attribute = COMMANDS[str(name)].partition(":")
+        function = getattr(import_module(f"llmcalc.cli.{module}"), attribute)
         app.command(name, short_help=(function.__doc__ or "").partition("\n")[0])(function)
     return app
 
@@ -72,9 +75,13 @@ def main(argv: list[str] | None = None) -> int:
         return _say("the output is closed", None, 3)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an old terminal's encoding must not end a command
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # an old terminal's encoding must not end a command
     try:
-        code = _application(sys.argv[1:] if argv is None else argv)(args=argv, standalone_mode=False)
+        code = _application(sys.argv[1:] if argv is None else argv)(
+            args=argv, standalone_mode=False
+        )
         sys.stdout.flush()
         if code == 130:  # Ctrl-C, as Typer reports it
             return _say("interrupted", None, 130)
@@ -99,10 +106,14 @@ def main(argv: list[str] | None = None) -> int:
             path = context.command_path if context else "llmcalc"
             message = error.format_message()
             return _say(
-                message[:1].lower() + message[1:], f"`{path} --help` shows the options", getattr(error, "exit_code", 2)
+                message[:1].lower() + message[1:],
+                f"`{path} --help` shows the options",
+                getattr(error, "exit_code", 2),
             )
         return _say(
-            f"a bug in llmcalc: {type(error).__name__}: {error}", "LLMCALC_DEBUG=1 shows where; please report it", 70
+            f"a bug in llmcalc: {type(error).__name__}: {error}",
+            "LLMCALC_DEBUG=1 shows where; please report it",
+            70,
         )
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from llmcalc.cli.options import OutputOptions, bytes_in, takes
-from llmcalc.cli.output import write
-from llmcalc.cli.view import Column, Fact, View
+from llmcalc.cli.options.model import OutputOptions, bytes_in, takes
+from llmcalc.cli.output.view import Column, Fact, View
+from llmcalc.cli.output.write import write
 from llmcalc.errors import InputError
 from llmcalc.sources import cache as kept
 from llmcalc.units import exact, size
@@ -20,7 +20,8 @@ def cache(
     output: OutputOptions,
     clear: Annotated[bool, typer.Option("--clear", help="Remove everything.")] = False,
     most: Annotated[
-        str | None, typer.Option("--max", help="Remove what was not read for longest, down to this: 100MB.")
+        str | None,
+        typer.Option("--max", help="Remove what was not read for longest, down to this: 100MB."),
     ] = None,
 ) -> None:
     """Headers from the hub that are kept on this machine: shows, clears or bounds them.
@@ -57,7 +58,14 @@ def cache(
         Fact("dropped_bytes", sum(e.n_bytes for e in dropped)),
     ]
     write(
-        View("cache/1", f"{exact(len(found))} headers kept, {size(total, si=output.si)}", columns, rows, facts), output
+        View(
+            "cache/1",
+            f"{exact(len(found))} headers kept, {size(total, si=output.si)}",
+            columns,
+            rows,
+            facts,
+        ),
+        output,
     )
 
 

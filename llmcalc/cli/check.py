@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from llmcalc.calc.check import Difference, Result, Want, compare, promised
-from llmcalc.calc.params import parameters
-from llmcalc.cli.options import ModelOptions, OutputOptions, takes
-from llmcalc.cli.output import write
-from llmcalc.cli.params import describe, quantisation
-from llmcalc.cli.progress import Counting
-from llmcalc.cli.twins import TwinOptions, check_twin
-from llmcalc.cli.view import Column, Fact, View
+from llmcalc.cli.live import TwinOptions, check_twin
+from llmcalc.cli.options.model import ModelOptions, OutputOptions, takes
+from llmcalc.cli.output.progress import Counting
+from llmcalc.cli.output.view import Column, Fact, View
+from llmcalc.cli.output.write import write
+from llmcalc.cli.params.command import describe, quantisation
 from llmcalc.errors import InputError
+from llmcalc.questions.check import Difference, Result, Want, compare, promised
+from llmcalc.questions.params import parameters
 from llmcalc.sources import Model, gguf, resolve
 from llmcalc.sources.header import Header, is_buffer
 from llmcalc.sources.model import JOBS
@@ -30,12 +30,19 @@ def check(
     twin: TwinOptions,
     against: Annotated[
         str | None,
-        typer.Option("--against", help="Take the config from here: a preset, file or directory.", metavar="MODEL"),
+        typer.Option(
+            "--against",
+            help="Take the config from here: a preset, file or directory.",
+            metavar="MODEL",
+        ),
     ] = None,
-    ctx: Annotated[int, typer.Option("--ctx", help="With --live: tokens of the cache to allocate.", min=1)] = 512,
+    ctx: Annotated[
+        int, typer.Option("--ctx", help="With --live: tokens of the cache to allocate.", min=1)
+    ] = 512,
     batch: Annotated[int, typer.Option("--batch", help="With --live: sequences.", min=1)] = 1,
     jobs: Annotated[
-        int, typer.Option("--jobs", help="Of a hub id: headers that are read at once.", min=1, max=64)
+        int,
+        typer.Option("--jobs", help="Of a hub id: headers that are read at once.", min=1, max=64),
     ] = JOBS,
 ) -> None:
     """Compare a checkpoint's tensors with what its config promises; exit 1 where they differ.
@@ -65,7 +72,10 @@ def check(
         raise typer.Exit(1)
     if result.differences:
         n = sum(d.tensors for d in result.differences)
-        typer.echo(f"{n} tensor{'s differ' if n != 1 else ' differs'} from what the config promises", err=True)
+        typer.echo(
+            f"{n} tensor{'s differ' if n != 1 else ' differs'} from what the config promises",
+            err=True,
+        )
         raise typer.Exit(1)
 
 
@@ -79,7 +89,9 @@ def with_config(model: Model, against: str | None) -> Model:
         beside = Path(model.source.split(" ", 2)[-1]).parent / "config.json"
         if beside.is_file():
             return replace(model, raw=resolve(str(beside)).raw)
-        raise InputError(f"{model.name} has no config.json beside it", hint="name one with `--against MODEL`")
+        raise InputError(
+            f"{model.name} has no config.json beside it", hint="name one with `--against MODEL`"
+        )
     return model
 
 
@@ -89,7 +101,10 @@ def result_of(model: Model, header: Header) -> Result:
     buffers = {name: is_buffer(name, t) for name, t in header.tensors.items()}
     raw = model.raw or {}
     if header.format == "gguf":
-        wants = {name: Want(shape, weight) for name, (shape, weight) in gguf.promised(model.anatomy).items()}
+        wants = {
+            name: Want(shape, weight)
+            for name, (shape, weight) in gguf.promised(model.anatomy).items()
+        }
         wants = {n: w for n, w in wants.items() if not w.weight.tied_to or n in have}
         return compare(wants, have, buffers)
     settings = quantisation(raw)
@@ -121,13 +136,21 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
     facts = [
         Fact("same", not result.differences),
         Fact("matched", result.matched, "tensors as promised", exact),
-        Fact("differences", sum(d.tensors for d in result.differences), "tensors that differ", exact),
+        Fact(
+            "differences", sum(d.tensors for d in result.differences), "tensors that differ", exact
+        ),
         Fact("total_params", total, "parameters", both),
-        Fact("stored_bytes", header.n_bytes, "stored", lambda n: f"{size(n, si=output.si)} ({exact(n)} bytes)"),
+        Fact(
+            "stored_bytes",
+            header.n_bytes,
+            "stored",
+            lambda n: f"{size(n, si=output.si)} ({exact(n)} bytes)",
+        ),
         Fact("dtypes", dtypes_by_role(result, header), "dtypes", _dtypes),
     ]
     rows: list[dict[str, Any]] = [
-        {"kind": d.kind, "where": d.where, "detail": d.detail, "tensors": d.tensors} for d in result.differences
+        {"kind": d.kind, "where": d.where, "detail": d.detail, "tensors": d.tensors}
+        for d in result.differences
     ]
     columns = [
         Column("kind", "difference"),

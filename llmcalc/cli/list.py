@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from llmcalc.cli.options import OutputOptions, takes
-from llmcalc.cli.output import write
-from llmcalc.cli.view import Column, Fact, View
+from llmcalc.cli.options.model import OutputOptions, takes
+from llmcalc.cli.output.view import Column, Fact, View
+from llmcalc.cli.output.write import write
 from llmcalc.errors import InputError, install
 from llmcalc.text import safe
 from llmcalc.units import count, exact, size
@@ -19,7 +19,10 @@ from llmcalc.units import count, exact, size
 def list_known(
     output: OutputOptions,
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="presets, families, dtypes, engines, devices, encodings or local.")
+        str,
+        typer.Argument(
+            metavar="WHAT", help="presets, families, dtypes, engines, devices, encodings or local."
+        ),
     ],
 ) -> None:
     """List presets, families, dtypes, engines, devices, encodings, or the models that are on this machine.
@@ -29,14 +32,31 @@ def list_known(
     llmcalc list families --json
     llmcalc list local
     """
-    lists = {"presets": presets, "families": families, "dtypes": dtypes, "engines": engines, "devices": devices}
+    lists = {
+        "presets": presets,
+        "families": families,
+        "dtypes": dtypes,
+        "engines": engines,
+        "devices": devices,
+    }
     lists |= {"encodings": encodings, "local": local}
     if what not in lists:
         raise InputError(f"there is no list of {what!r}", hint=f"lists: {', '.join(lists)}")
     columns, rows = lists[what]()
-    view = View("list/1", f"{len(rows)} {what}", columns, rows, [Fact("what", what), Fact("count", len(rows))])
+    view = View(
+        "list/1",
+        f"{len(rows)} {what}",
+        columns,
+        rows,
+        [Fact("what", what), Fact("count", len(rows))],
+    )
     if what == "local" and not rows:
-        view = replace(view, notes=["looked in the hub's cache, and for Ollama, LM Studio and llama.cpp (docs/hub.md)"])
+        view = replace(
+            view,
+            notes=[
+                "looked in the hub's cache, and for Ollama, LM Studio and llama.cpp (docs/hub.md)"
+            ],
+        )
     write(view, output)
 
 
@@ -45,15 +65,22 @@ Listing = tuple[list[Column], list[dict[str, Any]]]
 
 def presets() -> Listing:
     """Every preset with its family, its size and where its sizes come from."""
-    from llmcalc.calc.params import parameters
     from llmcalc.families import anatomy, config_for
+    from llmcalc.questions.params import parameters
     from llmcalc.sources import presets as source
 
     rows: list[dict[str, Any]] = []
     for name in source.names():
         raw = source.load(name)
         found = anatomy(config_for(raw))
-        rows.append({"name": name, "family": found.family, "params": int(parameters(found)), "source": raw["_source"]})
+        rows.append(
+            {
+                "name": name,
+                "family": found.family,
+                "params": int(parameters(found)),
+                "source": raw["_source"],
+            }
+        )
     columns = [
         Column("name", "preset"),
         Column("family", "family"),
@@ -87,14 +114,18 @@ def families() -> Listing:
         Column("model_types", "model_type", ", ".join),
         Column("about", "what it is", safe),
         Column("mixers", "mixers", lambda kinds: ", ".join(kinds) or "no preset"),
-        Column("presets", "presets", lambda p: ", ".join(p[:4]) + (f" and {len(p) - 4} more" if len(p) > 4 else "")),
+        Column(
+            "presets",
+            "presets",
+            lambda p: ", ".join(p[:4]) + (f" and {len(p) - 4} more" if len(p) > 4 else ""),
+        ),
     ]
     return columns, rows
 
 
 def mixers(names: list[str]) -> list[str]:
     """What mixes tokens in the presets of a family, and how their caches grow."""
-    from llmcalc.calc.cache.load import kind_of
+    from llmcalc.engines.cache import kind_of
     from llmcalc.families import anatomy, config_for
     from llmcalc.sources import presets as source
 
@@ -104,7 +135,7 @@ def mixers(names: list[str]) -> list[str]:
 
 def engines() -> Listing:
     """Every engine with the rules that its name stands for."""
-    from llmcalc.calc.kvcache import known_rules
+    from llmcalc.questions.kvcache import known_rules
 
     rows = [{"engine": name, "rules": rules} for name, rules in known_rules()]
     return [Column("engine", "engine"), Column("rules", "rules, and where they come from")], rows
@@ -112,7 +143,7 @@ def engines() -> Listing:
 
 def devices() -> Listing:
     """Every accelerator with its memory, bandwidth and arithmetic."""
-    from llmcalc.sources.devices import find, names
+    from llmcalc.devices import find, names
 
     rows = []
     for name in names():
@@ -140,7 +171,7 @@ def devices() -> Listing:
 
 def dtypes() -> Listing:
     """Every storage format with its block and its bits."""
-    from llmcalc.dtypes import ALIASES, DTYPES
+    from llmcalc.formats.element import ALIASES, DTYPES
 
     rows = [
         {
@@ -188,5 +219,11 @@ def local() -> Listing:
     """Models that the hub's client, Ollama, LM Studio and llama.cpp keep here, by the names that llmcalc takes."""
     from llmcalc.sources.local import models
 
-    rows: list[dict[str, Any]] = [{"name": m.name, "owner": m.owner, "path": str(m.path)} for m in models()]
-    return [Column("name", "name", safe), Column("owner", "kept by"), Column("path", "in", safe)], rows
+    rows: list[dict[str, Any]] = [
+        {"name": m.name, "owner": m.owner, "path": str(m.path)} for m in models()
+    ]
+    return [
+        Column("name", "name", safe),
+        Column("owner", "kept by"),
+        Column("path", "in", safe),
+    ], rows

@@ -31,7 +31,9 @@ def softmax(scores: Matrix) -> Matrix:
     return np.asarray(exps / exps.sum(axis=-1, keepdims=True))
 
 
-def attention(q: Matrix, k: Matrix, v: Matrix, causal: bool = False, scaled: bool = True) -> list[Step]:
+def attention(
+    q: Matrix, k: Matrix, v: Matrix, causal: bool = False, scaled: bool = True
+) -> list[Step]:
     """softmax(Q·Kᵀ/√d_k + mask)·V for one head, step by step (arXiv 1706.03762, section 3.2).
 
     ``q`` is (rows, d_k), ``k`` (tokens, d_k), ``v`` (tokens, d_v); with fewer rows than tokens the rows are the last.
@@ -62,7 +64,10 @@ def attention(q: Matrix, k: Matrix, v: Matrix, causal: bool = False, scaled: boo
 
 def with_cache(q: Matrix, k: Matrix, v: Matrix, scaled: bool = True) -> Matrix:
     """The causal output row by row, each query against the keys and values that are cached by then."""
-    rows = [attention(q[i : i + 1], k[: i + 1], v[: i + 1], True, scaled)[-1].values for i in range(len(q))]
+    rows = [
+        attention(q[i : i + 1], k[: i + 1], v[: i + 1], True, scaled)[-1].values
+        for i in range(len(q))
+    ]
     return np.concatenate(rows)
 
 
@@ -75,7 +80,9 @@ def project(x: Matrix, projections: Mapping[str, Matrix]) -> dict[str, Step]:
     return found
 
 
-def heads(parts: Mapping[str, Step], n_heads: int, causal: bool, scaled: bool, w_o: Matrix | None) -> list[Step]:
+def heads(
+    parts: Mapping[str, Step], n_heads: int, causal: bool, scaled: bool, w_o: Matrix | None
+) -> list[Step]:
     """Several heads: each on its own columns of Q, K and V, their outputs side by side, and W_O where it is given."""
     q, k, v = (parts[n].values for n in "QKV")
     steps = [parts[n] for n in "QKV"]
@@ -90,9 +97,13 @@ def heads(parts: Mapping[str, Step], n_heads: int, causal: bool, scaled: bool, w
         steps += [Step(s.name + label, s.formula, s.values) for s in found]
         outputs.append(found[-1].values)
     if n_heads > 1:
-        steps.append(Step("concat", "the heads' outputs side by side", np.concatenate(outputs, axis=1)))
+        steps.append(
+            Step("concat", "the heads' outputs side by side", np.concatenate(outputs, axis=1))
+        )
     if w_o is not None:
         if len(w_o) != steps[-1].values.shape[1]:
-            raise InputError(f"the output is {steps[-1].values.shape[1]} wide and W_O has {len(w_o)} rows")
+            raise InputError(
+                f"the output is {steps[-1].values.shape[1]} wide and W_O has {len(w_o)} rows"
+            )
         steps.append(Step("projected", f"{steps[-1].name}·W_O", steps[-1].values @ w_o))
     return steps

@@ -32,7 +32,9 @@ def layernorm(g: Given) -> Worked:
     x, eps = g.matrix("x"), g.number("eps", 1e-5, 0, 1)
     mean, var = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
     if (var + eps == 0).any():
-        raise InputError("a row's numbers are all alike and eps is 0: it has no spread to divide by")
+        raise InputError(
+            "a row's numbers are all alike and eps is 0: it has no spread to divide by"
+        )
     y = (x - mean) / np.sqrt(var + eps)
     steps = [
         Step("x", "given", x),
@@ -104,7 +106,10 @@ def cosine(g: Given) -> Worked:
     ]
     names = list(vectors)
     pairs = {
-        f"{a}_{b}": (f"{a}, {b}", float(found[i, j])) for i, a in enumerate(names) for j, b in enumerate(names) if i < j
+        f"{a}_{b}": (f"{a}, {b}", float(found[i, j]))
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        if i < j
     }
     return Worked("cosine similarity", steps, pairs)
 
@@ -127,7 +132,9 @@ def neuron(g: Given) -> Worked:
     x, w = g.vector("x"), g.matrix("weights")
     at = g.vector("thresholds")
     if w.shape != (len(at), len(x)):
-        raise InputError(f"{len(at)} thresholds and {len(x)} inputs need {len(at)} x {len(x)} weights, not {w.shape}")
+        raise InputError(
+            f"{len(at)} thresholds and {len(x)} inputs need {len(at)} x {len(x)} weights, not {w.shape}"
+        )
     sums = w @ x
     steps = [
         Step("x", "given", x.reshape(1, -1)),
@@ -146,7 +153,9 @@ def gradient_step(g: Given) -> Worked:
     after = w - rate * gradients
     table = np.stack([np.full(len(after), w), gradients, after], axis=1)
     values = {"after": ("w after the step", [float(a) for a in after])}
-    return Worked(f"one gradient step, η = {rate:g}", [Step("step", "w, g, w - η·g", table)], values)
+    return Worked(
+        f"one gradient step, η = {rate:g}", [Step("step", "w, g, w - η·g", table)], values
+    )
 
 
 def positions(g: Given) -> Worked:

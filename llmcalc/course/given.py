@@ -45,26 +45,42 @@ class Given:
             raise InputError(f"{key} has {len(found)} rows; it is one row of numbers")
         return np.asarray(found[0])
 
-    def number(self, key: str, default: float | None = None, least: float = -1e300, most: float = 1e300) -> float:
+    def number(
+        self, key: str, default: float | None = None, least: float = -1e300, most: float = 1e300
+    ) -> float:
         """One number within its bounds."""
         found = self._get(key, default)
-        if not isinstance(found, int | float) or isinstance(found, bool) or not least <= found <= most:
-            raise InputError(f"{key} is {shorten(str(found))}; it must be a number from {least:g} to {most:g}")
+        if (
+            not isinstance(found, int | float)
+            or isinstance(found, bool)
+            or not least <= found <= most
+        ):
+            raise InputError(
+                f"{key} is {shorten(str(found))}; it must be a number from {least:g} to {most:g}"
+            )
         return float(found)
 
-    def whole(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+    def whole(
+        self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST
+    ) -> int:
         """One whole number within its bounds."""
         found = self._get(key, default)
         if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
             raise InputError(f"{key} is {shorten(str(found))}; it must be from {least} to {most:,}")
         return found
 
-    def wholes(self, key: str, default: Sequence[int] | None = None, most: int = 10_000_000) -> list[int]:
+    def wholes(
+        self, key: str, default: Sequence[int] | None = None, most: int = 10_000_000
+    ) -> list[int]:
         """Several whole numbers, from 0 on."""
         found = self._get(key, default)
         fine = isinstance(found, Sequence) and 0 < len(found) <= LARGEST
-        if not fine or not all(isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= most for x in found):
-            raise InputError(f"{key} is a list of up to {LARGEST} whole numbers, each from 0 to {most:,}")
+        if not fine or not all(
+            isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= most for x in found
+        ):
+            raise InputError(
+                f"{key} is a list of up to {LARGEST} whole numbers, each from 0 to {most:,}"
+            )
         return list(found)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -99,7 +115,9 @@ def matrix(name: str, value: Any) -> Matrix:
     if not all(isinstance(r, list) and r and len(r) == len(rows[0]) for r in rows):
         raise InputError(f"{name} is no matrix: rows of one length, in brackets")
     if len(rows) > LARGEST or len(rows[0]) > LARGEST:
-        raise InputError(f"{name} is {len(rows)} x {len(rows[0])}; by hand it is at most {LARGEST} x {LARGEST}")
+        raise InputError(
+            f"{name} is {len(rows)} x {len(rows[0])}; by hand it is at most {LARGEST} x {LARGEST}"
+        )
     if not all(isinstance(x, int | float) and not isinstance(x, bool) for r in rows for x in r):
         raise InputError(f"{name} holds something that is no number")
     try:

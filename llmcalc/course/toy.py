@@ -42,7 +42,9 @@ class Toy:
     norm: bool = False
 
 
-def toy(std: float = 0.02, seed: int = 0, layers: int = 1, mlp: bool = False, norm: bool = False) -> Toy:
+def toy(
+    std: float = 0.02, seed: int = 0, layers: int = 1, mlp: bool = False, norm: bool = False
+) -> Toy:
     """Weights of a normal distribution by NumPy's default_rng, drawn in the order E, P, then layer by layer.
 
     A layer draws W_Q, W_K, W_V, W_O and, with an MLP, W_in and W_out; what writes into the residual stream (W_O, W_out)
@@ -58,12 +60,16 @@ def toy(std: float = 0.02, seed: int = 0, layers: int = 1, mlp: bool = False, no
     blocks = []
     for _ in range(layers):
         q, k, v, o = draw(D, D), draw(D, D), draw(D, D), draw(D, D) / smaller
-        blocks.append(Block(q, k, v, o, *((draw(D, 4 * D), draw(4 * D, D) / smaller) if mlp else ())))
+        blocks.append(
+            Block(q, k, v, o, *((draw(D, 4 * D), draw(4 * D, D) / smaller) if mlp else ()))
+        )
     return Toy(embedding, positions, tuple(blocks), norm)
 
 
 def _normed(x: Matrix) -> Matrix:
-    return np.asarray((x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + NORM_EPS))
+    return np.asarray(
+        (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + NORM_EPS)
+    )
 
 
 def forward(m: Toy, head: Matrix | None = None) -> tuple[list[Step], float]:
@@ -83,7 +89,10 @@ def forward(m: Toy, head: Matrix | None = None) -> tuple[list[Step], float]:
         steps.append(Step("normed", f"LayerNorm({steps[-1].name})", hidden))
     logits = hidden @ (m.embedding if head is None else head).T
     p = softmax(logits)
-    steps += [Step("logits", f"{steps[-1].name}·Eᵀ", logits), Step("probabilities", "softmax(logits)", p)]
+    steps += [
+        Step("logits", f"{steps[-1].name}·Eᵀ", logits),
+        Step("probabilities", "softmax(logits)", p),
+    ]
     shifted = logits - logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[range(T), list(TARGETS)]
     return steps, float(losses.mean())
@@ -95,7 +104,9 @@ def _block(b: Block, before: Step, norm: bool, label: str) -> list[Step]:
     steps = [Step(f"N{label}", f"LayerNorm({name})", _normed(x))] if norm else []
     into, read = (steps[-1].values, steps[-1].name) if norm else (x, name)
     q, k, v = into @ b.w_q, into @ b.w_k, into @ b.w_v
-    steps += [Step(f"{n}{label}", f"{read}·W_{n}", w) for n, w in zip("QKV", (q, k, v), strict=True)]
+    steps += [
+        Step(f"{n}{label}", f"{read}·W_{n}", w) for n, w in zip("QKV", (q, k, v), strict=True)
+    ]
     steps += [Step(s.name + label, s.formula, s.values) for s in attention(q, k, v, causal=True)]
     hidden = x + steps[-1].values @ b.w_o
     steps.append(Step(f"H{label}", f"{name} + output·W_O", hidden))

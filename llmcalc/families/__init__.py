@@ -20,7 +20,13 @@ from llmcalc.text import shorten
 
 Family = Callable[[Config], Parts]
 _FAMILIES: dict[str, Family] = {}
-_ARCHITECTURE_SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM", "Model")
+_ARCHITECTURE_SUFFIXES = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForConditionalGeneration",
+    "ForMaskedLM",
+    "Model",
+)
 
 
 def family(*model_types: str) -> Callable[[Family], Family]:
@@ -96,7 +102,11 @@ def _unknown(raw: Mapping[str, Any], named: str) -> InputError:
     import difflib
 
     close = difflib.get_close_matches(named.lower(), list(families()), 3, 0.4)
-    remote = " (its config asks for remote code, which llmcalc never runs)" if raw.get("auto_map") else ""
+    remote = (
+        " (its config asks for remote code, which llmcalc never runs)"
+        if raw.get("auto_map")
+        else ""
+    )
     return InputError(
         f"no family is known for model_type {named[:60]!r}{remote}",
         hint=(f"close: {', '.join(close)}; " if close else "")
@@ -127,7 +137,9 @@ def parts_of(c: Config) -> Parts:
     function = find(named)
     assert function is not None  # model_type() has found it
     if named in _DESCRIBED.get():
-        raise ConfigError(f"{named}: the config has no language model inside it (looked for text_config)")
+        raise ConfigError(
+            f"{named}: the config has no language model inside it (looked for text_config)"
+        )
     token = _DESCRIBED.set(_DESCRIBED.get() | {named})
     try:
         yield from function(c)
@@ -163,7 +175,11 @@ def _impossible(part: Part) -> str | None:
     """What no part can be: a tensor without elements, a mixer with a size below zero."""
     if isinstance(part, Weight):
         sizes = [int(size) for size in part.shape]
-        return None if all(n >= 1 for n in sizes) else f"{part.name} would be {' x '.join(map(str, sizes))}"
+        return (
+            None
+            if all(n >= 1 for n in sizes)
+            else f"{part.name} would be {' x '.join(map(str, sizes))}"
+        )
     sizes = [getattr(part, f.name) for f in fields(part)]
     below = [int(n) for n in sizes if isinstance(n, int) and n < 0]
     return f"a {part.kind} layer would have a size of {below[0]}" if below else None
@@ -186,4 +202,6 @@ def _without_head(parts: tuple[Part, ...]) -> Parts:
     first = {p.name.split(".")[0] for p in kept if isinstance(p, Weight)}
     prefix = f"{first.pop()}." if len(first) == 1 else ""
     for part in kept:
-        yield replace(part, name=part.name.removeprefix(prefix)) if isinstance(part, Weight) else part
+        yield (
+            replace(part, name=part.name.removeprefix(prefix)) if isinstance(part, Weight) else part
+        )

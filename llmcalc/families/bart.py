@@ -33,7 +33,9 @@ FRAMES = {
 }
 
 
-def self_attention(p: str, d: Dim, layers: Layers, k_bias: bool = True, role: str = "attn") -> Parts:
+def self_attention(
+    p: str, d: Dim, layers: Layers, k_bias: bool = True, role: str = "attn"
+) -> Parts:
     """Four square projections with biases (Whisper's keys have none)."""
     yield from linear(f"{p}.k_proj", d, d, f"{role}.k", layers, k_bias)
     yield from linear(f"{p}.v_proj", d, d, f"{role}.v", layers, True)
@@ -50,13 +52,18 @@ def feed_forward(p: str, d: Dim, d_ff: Dim, layers: Layers) -> Parts:
 
 def cross(layers: Layers, n_heads: Dim, d_h: Dim, source: Dim | None = None) -> Mixer:
     """Attention to the encoder: keys and values of every source token, kept as long as the answer lasts."""
-    return Mixer("cross", layers, n_heads, n_heads, d_h, d_h, n_heads * d_h, n_heads * d_h, max_source=source)
+    return Mixer(
+        "cross", layers, n_heads, n_heads, d_h, d_h, n_heads * d_h, n_heads * d_h, max_source=source
+    )
 
 
 def encoder_stack(p: str, c: Config, d: Dim, k_bias: bool = True) -> Parts:
     """BART's encoder layers."""
     layers, block = (
-        Layers.all(c.size("encoder_layers", None, "num_hidden_layers", "encoder_layers"), "n_encoder_layers"),
+        Layers.all(
+            c.size("encoder_layers", None, "num_hidden_layers", "encoder_layers"),
+            "n_encoder_layers",
+        ),
         f"{p}.layers.{{layer}}",
     )
     yield from self_attention(f"{block}.self_attn", d, layers, k_bias)
@@ -64,7 +71,9 @@ def encoder_stack(p: str, c: Config, d: Dim, k_bias: bool = True) -> Parts:
     yield from feed_forward(block, d, c.encoder_ffn_dim, layers)
 
 
-def decoder_stack(p: str, c: Config, d: Dim, k_bias: bool = True, source: Dim | None = None) -> Parts:
+def decoder_stack(
+    p: str, c: Config, d: Dim, k_bias: bool = True, source: Dim | None = None
+) -> Parts:
     """BART's decoder layers: attention to itself, to the encoder, and the MLP."""
     layers, block = Layers.all(c.decoder_layers, "n_decoder_layers"), f"{p}.layers.{{layer}}"
     heads = c.decoder_attention_heads
@@ -155,9 +164,15 @@ def whisper(c: Config) -> Parts:
 def trocr(c: Config) -> Parts:
     """TrOCR's decoder (arXiv 2109.10282), which attends to an image."""
     d = width(c)
-    layers, p = Layers.all(c.size("n_layers", None, "num_hidden_layers", "decoder_layers")), "model.decoder"
+    layers, p = (
+        Layers.all(c.size("n_layers", None, "num_hidden_layers", "decoder_layers")),
+        "model.decoder",
+    )
     heads = c.size("n_heads", None, "num_attention_heads", "decoder_attention_heads")
-    d_h, source = Dim(int(d) // int(heads), "head_dim"), c.optional("cross_attention_hidden_size") or d
+    d_h, source = (
+        Dim(int(d) // int(heads), "head_dim"),
+        c.optional("cross_attention_hidden_size") or d,
+    )
     block = f"{p}.layers.{{layer}}"
     yield from embed(f"{p}.embed_tokens", c.vocab, d)
     if c.flag("use_learned_position_embeddings"):
@@ -168,7 +183,9 @@ def trocr(c: Config) -> Parts:
     yield attention(layers, heads, heads, d_h, d_h)
     yield from norm(f"{block}.self_attn_layer_norm", d, layers, bias=True)
     for name, inn in (("k", source), ("v", source), ("q", d), ("out", d)):
-        yield from linear(f"{block}.encoder_attn.{name}_proj", d, inn, f"cross.{name[0]}", layers, True)
+        yield from linear(
+            f"{block}.encoder_attn.{name}_proj", d, inn, f"cross.{name[0]}", layers, True
+        )
     yield cross(layers, heads, d_h, Dim(0))  # of an encoder that is another model
     yield from norm(f"{block}.encoder_attn_layer_norm", d, layers, bias=True)
     yield from feed_forward(block, d, c.decoder_ffn_dim, layers)
@@ -200,7 +217,9 @@ def prophet_side(c: Config, p: str, side: str, d: Dim, tied_to: str | None) -> P
     yield from prophet_attention(f"{block}.self_attn", d, layers, "attn")
     if side == "decoder":
         rows = c.num_buckets * heads
-        yield from linear(f"{block}.self_attn.relative_pos_embeddings", rows, d, "attn.pos", layers, True)
+        yield from linear(
+            f"{block}.self_attn.relative_pos_embeddings", rows, d, "attn.pos", layers, True
+        )
         yield attention(layers, heads, heads, d_h, d_h)
     yield from norm(f"{block}.self_attn_layer_norm", d, layers, bias=True)
     if side == "decoder" and c.flag("add_cross_attention"):
@@ -227,7 +246,9 @@ def t5(c: Config) -> Parts:
     yield from embed("shared", c.vocab, d)
     layers = Layers.all(c.n_layers, "n_encoder_layers")
     yield from table("encoder.embed_tokens", c, d, "shared.weight")
-    yield from t5_attention(c, "encoder.block.{layer}.layer.0.SelfAttention", a, layers, c.family == "umt5")
+    yield from t5_attention(
+        c, "encoder.block.{layer}.layer.0.SelfAttention", a, layers, c.family == "umt5"
+    )
     yield from norm("encoder.block.{layer}.layer.0.layer_norm", d, layers)
     yield from t5_mlp(c, "encoder.block.{layer}.layer.1", layers)
     yield from norm("encoder.final_layer_norm", d)
@@ -235,7 +256,9 @@ def t5(c: Config) -> Parts:
         return
     layers = Layers.all(c.size("num_decoder_layers", int(c.n_layers)), "n_decoder_layers")
     yield from table("decoder.embed_tokens", c, d, "shared.weight")
-    yield from t5_attention(c, "decoder.block.{layer}.layer.0.SelfAttention", a, layers, c.family == "umt5")
+    yield from t5_attention(
+        c, "decoder.block.{layer}.layer.0.SelfAttention", a, layers, c.family == "umt5"
+    )
     yield attention(layers, c.n_heads, c.n_heads, c.head_dim, c.head_dim)
     yield from norm("decoder.block.{layer}.layer.0.layer_norm", d, layers)
     p = "decoder.block.{layer}.layer.1"
@@ -247,14 +270,18 @@ def t5(c: Config) -> Parts:
     yield from t5_mlp(c, "decoder.block.{layer}.layer.2", layers)
     yield from norm("decoder.final_layer_norm", d)
     tied = c.flag("tie_word_embeddings", True)
-    yield tensor("lm_head.weight", (c.vocab, d), "matmul", "head", tied_to="shared.weight" if tied else None)
+    yield tensor(
+        "lm_head.weight", (c.vocab, d), "matmul", "head", tied_to="shared.weight" if tied else None
+    )
 
 
 def t5_attention(c: Config, p: str, a: Dim, layers: Layers, every: bool) -> Parts:
     """T5's attention; the table of relative positions stands in the first block (in every one of UMT5's)."""
     for name in "qkvo":
         shape = (c.size("d_model", None, "hidden_size", "d_model"), a)
-        yield from linear(f"{p}.{name}", *(shape if name == "o" else shape[::-1]), f"attn.{name}", layers)
+        yield from linear(
+            f"{p}.{name}", *(shape if name == "o" else shape[::-1]), f"attn.{name}", layers
+        )
     first = layers if every else layers.where("n_first_layers", lambda i: i == 0)
     buckets = c.relative_attention_num_buckets
     yield from embed(f"{p}.relative_attention_bias", buckets, c.n_heads, "embed.position", first)
@@ -267,6 +294,12 @@ def t5_mlp(c: Config, p: str, layers: Layers) -> Parts:
     if gated is None:
         gated = str(c.get("feed_forward_proj", "relu")).split("-")[0] == "gated"
     for name in ("wi_0", "wi_1") if gated else ("wi",):
-        yield from linear(f"{p}.DenseReluDense.{name}", d_ff, d, "mlp.gate" if name == "wi_0" else "mlp.up", layers)
+        yield from linear(
+            f"{p}.DenseReluDense.{name}",
+            d_ff,
+            d,
+            "mlp.gate" if name == "wi_0" else "mlp.up",
+            layers,
+        )
     yield from linear(f"{p}.DenseReluDense.wo", d, d_ff, "mlp.down", layers)
     yield from norm(f"{p}.layer_norm", d, layers)

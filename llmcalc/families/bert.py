@@ -24,7 +24,8 @@ def head_class(c: Config, default: str = "MaskedLM") -> str:
     if not name:
         return default
     raise ConfigError(
-        f"{c.family}: the head of {name} is not described", hint="the encoder with its language-model head is"
+        f"{c.family}: the head of {name} is not described",
+        hint="the encoder with its language-model head is",
     )
 
 
@@ -54,7 +55,9 @@ def bert_layer(p: str, c: Config, layers: Layers, qkv_bias: bool = True) -> Part
     yield from norm(f"{p}.attention.output.LayerNorm", d, layers, bias=True)
     if c.flag("add_cross_attention"):
         for name in ("query", "key", "value"):
-            yield from linear(f"{p}.crossattention.self.{name}", d, d, f"cross.{name[0]}", layers, qkv_bias)
+            yield from linear(
+                f"{p}.crossattention.self.{name}", d, d, f"cross.{name[0]}", layers, qkv_bias
+            )
         yield from linear(f"{p}.crossattention.output.dense", d, d, "cross.o", layers, True)
         yield from norm(f"{p}.crossattention.output.LayerNorm", d, layers, bias=True)
     yield from linear(f"{p}.intermediate.dense", c.d_ff, d, "mlp.up", layers, True)
@@ -74,7 +77,9 @@ def masked_head(c: Config, p: str, prefix: str, width: Dim) -> Parts:
     yield tensor(f"{p}.bias", (c.vocab,), "add", "head")
     yield from linear(f"{p}.transform.dense", width, c.d_model, "head", bias=True)
     yield from norm(f"{p}.transform.LayerNorm", width, bias=True, role="head")
-    yield from decoder(c, f"{p}.decoder", width, f"{prefix}.embeddings.word_embeddings.weight", f"{p}.bias")
+    yield from decoder(
+        c, f"{p}.decoder", width, f"{prefix}.embeddings.word_embeddings.weight", f"{p}.bias"
+    )
 
 
 @family("bert", "roc_bert", "big_bird")
@@ -110,9 +115,16 @@ def glyphs(c: Config, p: str) -> Parts:
 @family("roberta", "camembert", "xlm-roberta", "xmod")
 def roberta(c: Config) -> Parts:
     """RoBERTa (arXiv 1907.11692) and its multilingual kin."""
-    kind, d, layers, p = head_class(c), c.d_model, Layers.all(c.n_layers), "roberta.encoder.layer.{layer}"
+    kind, d, layers, p = (
+        head_class(c),
+        c.d_model,
+        Layers.all(c.n_layers),
+        "roberta.encoder.layer.{layer}",
+    )
     words, head = "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"
-    swapped = c.family == "xlm-roberta" and c.tied and kind == "MaskedLM"  # its files store the head, not the table
+    swapped = (
+        c.family == "xlm-roberta" and c.tied and kind == "MaskedLM"
+    )  # its files store the head, not the table
     for part in embeddings("roberta.embeddings", c, d):
         tied = swapped and isinstance(part, Weight) and part.name == words
         yield replace(part, tied_to=head) if tied and isinstance(part, Weight) else part
@@ -125,7 +137,11 @@ def roberta(c: Config) -> Parts:
     yield from linear("lm_head.dense", d, d, "head", bias=True)
     yield from norm("lm_head.layer_norm", d, bias=True, role="head")
     for part in decoder(c, "lm_head.decoder", d, words, "lm_head.bias"):
-        yield replace(part, tied_to=None) if swapped and isinstance(part, Weight) and part.name == head else part
+        yield (
+            replace(part, tied_to=None)
+            if swapped and isinstance(part, Weight) and part.name == head
+            else part
+        )
 
 
 def adapters(c: Config, p: str, layers: Layers) -> Parts:
@@ -147,7 +163,9 @@ def bert_generation(c: Config) -> Parts:
     yield from embeddings("bert.embeddings", c, d, types=False)
     yield from bert_layer("bert.encoder.layer.{layer}", c, Layers.all(c.n_layers))
     yield tensor("lm_head.bias", (c.vocab,), "add", "head")
-    yield from decoder(c, "lm_head.decoder", d, "bert.embeddings.word_embeddings.weight", "lm_head.bias")
+    yield from decoder(
+        c, "lm_head.decoder", d, "bert.embeddings.word_embeddings.weight", "lm_head.bias"
+    )
 
 
 @family("electra")
@@ -190,7 +208,9 @@ def roformer(c: Config) -> Parts:
     yield from embeddings("roformer.embeddings", c, e, positions=False)
     if e != d:
         yield from linear("roformer.embeddings_project", d, e, "embed.join", bias=True)
-    yield from embed("roformer.encoder.embed_positions", c.max_context, c.split_head_dim, "embed.position")
+    yield from embed(
+        "roformer.encoder.embed_positions", c.max_context, c.split_head_dim, "embed.position"
+    )
     yield from bert_layer("roformer.encoder.layer.{layer}", c, Layers.all(c.n_layers))
     yield from masked_head(c, "cls.predictions", "roformer", e)
 
@@ -208,14 +228,17 @@ def albert(c: Config) -> Parts:
         for part in albert_layer(p, c, groups):
             yield replace(part, uses=uses) if isinstance(part, Weight) else part
     yield replace(
-        attention(Layers.all(c.n_layers), c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim), kind="none"
+        attention(Layers.all(c.n_layers), c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim),
+        kind="none",
     )
     if kind != "MaskedLM":
         yield from linear("albert.pooler", d, d, "pooler", bias=True)
     yield tensor("predictions.bias", (c.vocab,), "add", "head")
     yield from norm("predictions.LayerNorm", e, bias=True, role="head")
     yield from linear("predictions.dense", e, d, "head", bias=True)
-    yield from decoder(c, "predictions.decoder", e, "albert.embeddings.word_embeddings.weight", "predictions.bias")
+    yield from decoder(
+        c, "predictions.decoder", e, "albert.embeddings.word_embeddings.weight", "predictions.bias"
+    )
     if kind == "PreTraining":
         yield from linear("sop_classifier.classifier", 2, d, "head", bias=True)
 
@@ -239,7 +262,9 @@ def distilbert(c: Config) -> Parts:
     layers, p = Layers.all(c.n_layers), "distilbert.transformer.layer.{layer}"
     d_ff = c.size("d_ff", None, "hidden_dim")
     yield from embed("distilbert.embeddings.word_embeddings", c.vocab, d)
-    yield from embed("distilbert.embeddings.position_embeddings", c.max_context, d, "embed.position")
+    yield from embed(
+        "distilbert.embeddings.position_embeddings", c.max_context, d, "embed.position"
+    )
     yield from norm("distilbert.embeddings.LayerNorm", d, bias=True)
     for name in "qkv":
         yield from linear(f"{p}.attention.{name}_lin", d, d, f"attn.{name}", layers, True)
@@ -260,7 +285,12 @@ def distilbert(c: Config) -> Parts:
 @family("deberta-v2")
 def deberta(c: Config) -> Parts:
     """DeBERTa-v2 and v3 (arXiv 2006.03654): content and position attended apart, their projections shared or not."""
-    d, e, layers, p = c.d_model, c.optional("embedding_size") or c.d_model, Layers.all(c.n_layers), "deberta.embeddings"
+    d, e, layers, p = (
+        c.d_model,
+        c.optional("embedding_size") or c.d_model,
+        Layers.all(c.n_layers),
+        "deberta.embeddings",
+    )
     a = c.n_heads * (c.optional("attention_head_size") or c.split_head_dim)
     relative = c.flag("relative_attention")
     kinds = c.get("pos_att_type") or []
@@ -284,7 +314,12 @@ def deberta(c: Config) -> Parts:
         for key, name in (("c2p", "key"), ("p2c", "query")):
             if key in kinds:
                 yield from linear(
-                    f"deberta.encoder.layer.{{layer}}.attention.self.pos_{name}_proj", a, d, "attn.pos", layers, True
+                    f"deberta.encoder.layer.{{layer}}.attention.self.pos_{name}_proj",
+                    a,
+                    d,
+                    "attn.pos",
+                    layers,
+                    True,
                 )
     yield from deberta_extras(c, relative)
     yield from deberta_head(c, e)
@@ -294,9 +329,14 @@ def deberta_extras(c: Config, relative: bool) -> Parts:
     """The table of relative positions, its norm, and a convolution where there is one."""
     d = c.d_model
     if relative:
-        buckets, most = c.get("position_buckets", -1) or -1, c.get("max_relative_positions", -1) or -1
+        buckets, most = (
+            c.get("position_buckets", -1) or -1,
+            c.get("max_relative_positions", -1) or -1,
+        )
         rows = buckets if buckets > 0 else most if most >= 1 else int(c.max_context)
-        yield from embed("deberta.encoder.rel_embeddings", 2 * Dim(rows, "n_positions"), d, "embed.position")
+        yield from embed(
+            "deberta.encoder.rel_embeddings", 2 * Dim(rows, "n_positions"), d, "embed.position"
+        )
     if "layer_norm" in str(c.get("norm_rel_ebd", "none")).lower().split("|"):
         yield from norm("deberta.encoder.LayerNorm", d, bias=True)
     width = c.get("conv_kernel_size", 0) or 0
@@ -314,7 +354,9 @@ def deberta_head(c: Config, e: Dim) -> Parts:
         yield tensor(f"{p}.bias", (c.vocab,), "add", "head")
         yield from linear(f"{p}.transform.dense", e, c.d_model, "head", bias=True)
         yield from norm(f"{p}.transform.LayerNorm", e, bias=True, role="head")
-        yield from decoder(c, f"{p}.decoder", e, "deberta.embeddings.word_embeddings.weight", f"{p}.bias")
+        yield from decoder(
+            c, f"{p}.decoder", e, "deberta.embeddings.word_embeddings.weight", f"{p}.bias"
+        )
         return
     yield tensor("lm_predictions.lm_head.bias", (c.vocab,), "add", "head")
     yield from linear("lm_predictions.lm_head.dense", c.d_model, c.d_model, "head", bias=True)
@@ -334,7 +376,9 @@ def modernbert(c: Config) -> Parts:
     head_class(c)
     yield from embed("model.embeddings.tok_embeddings", c.vocab, d)
     yield from norm("model.embeddings.norm", d, bias=norm_bias)
-    yield from norm(f"{block}.attn_norm", d, layers.where("n_later_layers", lambda i: i > 0), norm_bias)
+    yield from norm(
+        f"{block}.attn_norm", d, layers.where("n_later_layers", lambda i: i > 0), norm_bias
+    )
     if decodes:
         for name in "qkv":
             yield from linear(f"{block}.attn.{name}_proj", d, d, f"attn.{name}", layers, bias)
@@ -363,5 +407,7 @@ def modern_mixers(c: Config, layers: Layers, decodes: bool) -> Parts:
     near, far = layers.split("sliding", lambda i: i in sliding)
     for group, window in ((near, Dim(size, "window") if size else None), (far, None)):
         if group.indices:
-            full = attention(group, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim, window)
+            full = attention(
+                group, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim, window
+            )
             yield full if decodes else replace(full, kind="none")

@@ -31,7 +31,9 @@ def deepseek_v2(c: Config) -> Parts:
     """DeepSeek-V2 (arXiv 2405.04434): latent attention, shared experts, no correction of the router."""
     bias = c.flag("mlp_bias")
     moe: FeedForward = lambda layers: routed_with_shared(c, layers, None, bias)
-    yield from pre_norm(c, lambda layers, window: latent(c, layers, window), dense_first(c, gated(c, bias), moe))
+    yield from pre_norm(
+        c, lambda layers, window: latent(c, layers, window), dense_first(c, gated(c, bias), moe)
+    )
 
 
 @family("deepseek_v3", "kimi_k2", "sarvam_mla")
@@ -56,7 +58,9 @@ def first_dense(c: Config) -> list[str]:
 def glm4_moe_lite(c: Config) -> Parts:
     """GLM-4.7-Flash: DeepSeek's blocks; only the first layer is dense unless the config lists others."""
     kinds = sparse_layers(c, ["dense"] + ["sparse"] * (c.layers - 1))
-    moe = split(lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers))
+    moe = split(
+        lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers)
+    )
     yield from pre_norm(c, lambda layers, window: latent(c, layers, window), moe)
 
 
@@ -70,7 +74,9 @@ def axk1(c: Config) -> Parts:
         yield from norm(f"{BLOCK}.post_mlp_layernorm", c.d_model, layers)
 
     yield from pre_norm(
-        c, lambda layers, window: latent(c, layers, window), split(lambda i: kinds[i] != "sparse", gated(c), moe)
+        c,
+        lambda layers, window: latent(c, layers, window),
+        split(lambda i: kinds[i] != "sparse", gated(c), moe),
     )
 
 
@@ -85,7 +91,9 @@ def minicpm3(c: Config) -> Parts:
     """MiniCPM3: latent attention, value heads of d_model / n_heads unless given."""
     if c.get("v_head_dim") is None:
         c = Config({**c.raw, "v_head_dim": int(c.d_model) // int(c.n_heads)}, defaults=c.defaults)
-    yield from pre_norm(c, lambda layers, window: latent(c, layers, window), gated(c, c.flag("mlp_bias")))
+    yield from pre_norm(
+        c, lambda layers, window: latent(c, layers, window), gated(c, c.flag("mlp_bias"))
+    )
 
 
 def indexer(c: Config, layers: Layers) -> Parts:
@@ -115,7 +123,9 @@ def deepseek_v32(c: Config) -> Parts:
     """DeepSeek-V3.2: V3 with an indexer in every layer."""
     first = c.size("n_dense_layers", 0, least=0)
     kinds = sparse_layers(c, ["dense" if i < first else "sparse" for i in range(c.layers)])
-    moe = split(lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers))
+    moe = split(
+        lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers)
+    )
     yield from pre_norm(c, lambda layers, _: sparse_attention(c, layers, layers), moe, frozenset())
 
 
@@ -124,7 +134,9 @@ def glm_moe_dsa(c: Config) -> Parts:
     """GLM-5: DeepSeek-V3.2 whose indexer is shared by runs of layers."""
     first = c.size("n_dense_layers", 0, least=0)
     kinds = sparse_layers(c, ["dense" if i < first else "sparse" for i in range(c.layers)])
-    moe = split(lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers))
+    moe = split(
+        lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers)
+    )
     own = index_owners(c)
 
     def attend(layers: Layers, _: Dim | None) -> Parts:

@@ -22,7 +22,9 @@ def layer_kinds(c: Config) -> list[str]:
     if kinds is None and ratios is not None:
         names = {0: "sliding_attention", 4: CSA, 128: HCA}
         if unknown := set(ratios) - set(names):
-            raise ConfigError(f"deepseek_v4: the compression ratios {sorted(unknown)} are not known (0, 4 and 128 are)")
+            raise ConfigError(
+                f"deepseek_v4: the compression ratios {sorted(unknown)} are not known (0, 4 and 128 are)"
+            )
         kinds = [names[r] for r in ratios]
     if kinds is None:
         kinds = [HCA, HCA, *(CSA if i % 2 else HCA for i in range(c.layers))]
@@ -34,7 +36,9 @@ def deepseek_v4(c: Config) -> Parts:
     """DeepSeek-V4's decoder under the reference's published names."""
     d, layers, m = c.d_model, Layers.all(c.n_layers), c.hc_mult
     kinds, first = layer_kinds(c), c.size("num_hash_layers", 0, least=0)
-    mlp_kinds = c.kinds("mlp_layer_types") or ["hash_moe" if i < first else "moe" for i in range(c.layers)]
+    mlp_kinds = c.kinds("mlp_layer_types") or [
+        "hash_moe" if i < first else "moe" for i in range(c.layers)
+    ]
     yield from embed("model.embed_tokens", c.vocab, d)
     for name in ("attn", "ffn"):
         if name == "ffn":
@@ -64,11 +68,16 @@ def v4_attention(c: Config, layers: Layers, kinds: list[str]) -> Parts:
     yield from norm(f"{ATTN}.norm", d_h, layers, role="attn.k_norm")
     yield tensor(f"{ATTN}.attn_sink", (heads,), "add", "attn.sinks", layers)
     rates = c.get("compress_rates") or {}
-    for kind, factor, key, default in ((CSA, 2, "compress_rate_csa", 4), (HCA, 1, "compress_rate_hca", 128)):
+    for kind, factor, key, default in (
+        (CSA, 2, "compress_rate_csa", 4),
+        (HCA, 1, "compress_rate_hca", 128),
+    ):
         members = [i for i, k in enumerate(kinds) if k == kind]
         members = [i for i, k in enumerate(kinds) if k == kind]
         group = layers.only("n_csa_layers" if kind == CSA else "n_hca_layers", members)
-        rate = Dim(c.raw.get(key) or rates.get(kind) or default, "csa_rate" if kind == CSA else "hca_rate")
+        rate = Dim(
+            c.raw.get(key) or rates.get(kind) or default, "csa_rate" if kind == CSA else "hca_rate"
+        )
         if group.indices:
             yield from compressor(f"{ATTN}.compressor", d, factor * d_h, d_h, rate, group)
         if group.indices and kind == CSA:

@@ -44,9 +44,13 @@ def olmoe(c: Config) -> Parts:
     def attend(layers: Layers, window: Dim | None) -> Parts:
         yield from qkv(ATTENTION, c, layers, bias)
         yield from norm(f"{ATTENTION}.q_norm", c.d_model, layers, role="attn.q_norm")
-        yield from norm(f"{ATTENTION}.k_norm", c.split_head_dim * c.n_kv_heads, layers, role="attn.k_norm")
+        yield from norm(
+            f"{ATTENTION}.k_norm", c.split_head_dim * c.n_kv_heads, layers, role="attn.k_norm"
+        )
         yield mix(c, layers, window)
-        yield from linear(f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias)
+        yield from linear(
+            f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias
+        )
 
     yield from pre_norm(c, attend, lambda layers: routed(c, layers, c.d_ff))
 
@@ -57,13 +61,17 @@ def hunyuan_moe(c: Config) -> Parts:
 
     def feed_forward(layers: Layers) -> Parts:
         k = c.get("moe_topk", c.get("num_experts_per_tok"))
-        active = Dim(max(k), "n_active_experts") if isinstance(k, list) and k else c.n_active_experts
+        active = (
+            Dim(max(k), "n_active_experts") if isinstance(k, list) and k else c.n_active_experts
+        )
         yield from linear(f"{MLP}.gate.wg", c.n_experts, c.d_model, "router", layers)
         one = swiglu(f"{MLP}.experts.{{expert}}", c.d_model, c.d_ff, layers)
         yield from experts(one, c.n_experts, active)
         yield from swiglu(f"{MLP}.shared_mlp", c.d_model, c.d_ff, layers)
 
-    yield from pre_norm(c, lambda layers, window: hunyuan_attention(c, layers, window), feed_forward)
+    yield from pre_norm(
+        c, lambda layers, window: hunyuan_attention(c, layers, window), feed_forward
+    )
 
 
 def granite_experts(c: Config, layers: Layers) -> Parts:
@@ -79,7 +87,9 @@ def granite_experts(c: Config, layers: Layers) -> Parts:
 
 def shared_mlp(c: Config, width: Dim, layers: Layers) -> Parts:
     """Granite's MLP that every token passes, gate and up in one matrix."""
-    yield from linear(f"{BLOCK}.shared_mlp.input_linear", 2 * width, c.d_model, "mlp.gate_up", layers)
+    yield from linear(
+        f"{BLOCK}.shared_mlp.input_linear", 2 * width, c.d_model, "mlp.gate_up", layers
+    )
     yield from linear(f"{BLOCK}.shared_mlp.output_linear", c.d_model, width, "mlp.down", layers)
 
 
@@ -105,8 +115,16 @@ def granitemoe_swa(c: Config) -> Parts:
 
     def feed_forward(layers: Layers) -> Parts:
         yield from linear(f"{SPARSE}.router", n, c.d_model, "router", layers)
-        gate_up = tensor(f"{SPARSE}.experts.gate_up_proj", (2 * c.d_ff, c.d_model), "matmul", "mlp.gate_up", layers)
-        down = tensor(f"{SPARSE}.experts.down_proj", (c.d_model, c.d_ff), "matmul", "mlp.down", layers)
+        gate_up = tensor(
+            f"{SPARSE}.experts.gate_up_proj",
+            (2 * c.d_ff, c.d_model),
+            "matmul",
+            "mlp.gate_up",
+            layers,
+        )
+        down = tensor(
+            f"{SPARSE}.experts.down_proj", (c.d_model, c.d_ff), "matmul", "mlp.down", layers
+        )
         yield from stacked(iter((gate_up, down)), n, k)
         if c.optional("shared_intermediate_size"):
             yield from shared_mlp(c, c.shared_intermediate_size, layers)
@@ -126,7 +144,9 @@ def gpt_oss(c: Config) -> Parts:
     def feed_forward(layers: Layers) -> Parts:
         p = f"{MLP}.experts"
         yield from linear(f"{MLP}.router", n, d, "router", layers, True)
-        gate_up = tensor(f"{p}.gate_up_proj", (d, 2 * c.d_ff), "matmul", "mlp.gate_up", layers, transposed=True)
+        gate_up = tensor(
+            f"{p}.gate_up_proj", (d, 2 * c.d_ff), "matmul", "mlp.gate_up", layers, transposed=True
+        )
         gate_up_bias = tensor(f"{p}.gate_up_proj_bias", (2 * c.d_ff,), "add", "mlp.gate_up", layers)
         down = tensor(f"{p}.down_proj", (c.d_ff, d), "matmul", "mlp.down", layers, transposed=True)
         down_bias = tensor(f"{p}.down_proj_bias", (d,), "add", "mlp.down", layers)
@@ -147,7 +167,9 @@ def dbrx(c: Config) -> Parts:
     width = ffn.size("d_ff", 3584, "ffn_hidden_size")
     yield from embed("transformer.wte", c.vocab, d)
     yield from norm(f"{block}.norm_attn_norm.norm_1", d, layers)
-    yield from linear(f"{block}.norm_attn_norm.attn.Wqkv", d + 2 * n_kv * d_h, d, "attn.qkv", layers)
+    yield from linear(
+        f"{block}.norm_attn_norm.attn.Wqkv", d + 2 * n_kv * d_h, d, "attn.qkv", layers
+    )
     yield attention(layers, c.n_heads, n_kv, d_h, d_h)
     yield from linear(f"{block}.norm_attn_norm.attn.out_proj", d, d, "attn.o", layers)
     yield from norm(f"{block}.norm_attn_norm.norm_2", d, layers)
@@ -155,7 +177,14 @@ def dbrx(c: Config) -> Parts:
     for name, role in (("w1", "mlp.gate"), ("v1", "mlp.up"), ("w2", "mlp.down")):
         # stored [n_experts·d_ff, d]: every expert's rows one below the other
         yield tensor(
-            f"{block}.ffn.experts.mlp.{name}", (width, d), "matmul", role, layers, experts=n, active=k, rows=True
+            f"{block}.ffn.experts.mlp.{name}",
+            (width, d),
+            "matmul",
+            role,
+            layers,
+            experts=n,
+            active=k,
+            rows=True,
         )
     yield from norm("transformer.norm_f", d)
     yield from lm_head("lm_head", c.vocab, d, tie(c, "transformer.wte.weight"))

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llmcalc.anatomy import Layers, Parts
-from llmcalc.blocks import Windowed, by_window, correction_bias, embed, experts, linear, lm_head, norm, swiglu, tie
+from llmcalc.blocks import (
+    Windowed,
+    by_window,
+    correction_bias,
+    embed,
+    experts,
+    linear,
+    lm_head,
+    norm,
+    swiglu,
+    tie,
+)
 from llmcalc.config import Config
 from llmcalc.dims import Dim
 
@@ -16,7 +27,11 @@ FeedForward = Callable[[Layers], Parts]
 
 
 def pre_norm(
-    c: Config, attend: Windowed, feed_forward: FeedForward, sliding: frozenset[int] | None = None, bias: bool = False
+    c: Config,
+    attend: Windowed,
+    feed_forward: FeedForward,
+    sliding: frozenset[int] | None = None,
+    bias: bool = False,
 ) -> Parts:
     """Llama's frame: norm, attention, norm, feed-forward, each pair a residual; ``bias`` makes the norms LayerNorm."""
     layers = Layers.all(c.n_layers)
@@ -29,7 +44,9 @@ def pre_norm(
     yield from lm_head("lm_head", c.vocab, c.d_model, tie(c))
 
 
-def post_norm(c: Config, attend: Windowed, feed_forward: FeedForward, sliding: frozenset[int] | None = None) -> Parts:
+def post_norm(
+    c: Config, attend: Windowed, feed_forward: FeedForward, sliding: frozenset[int] | None = None
+) -> Parts:
     """OLMo 2's frame: the norms come after attention and feed-forward, before the residual is joined."""
     layers = Layers.all(c.n_layers)
     yield from embed("model.embed_tokens", c.vocab, c.d_model)
@@ -49,7 +66,9 @@ def gated(c: Config, bias: bool = False) -> FeedForward:
 def routed(c: Config, layers: Layers, width: Dim, p: str = MLP, router: str = "gate") -> Parts:
     """A router and its gated experts, one tensor per expert and matrix."""
     yield from linear(f"{p}.{router}", c.n_experts, c.d_model, "router", layers)
-    yield from experts(swiglu(f"{p}.experts.{{expert}}", c.d_model, width, layers), c.n_experts, c.n_active_experts)
+    yield from experts(
+        swiglu(f"{p}.experts.{{expert}}", c.d_model, width, layers), c.n_experts, c.n_active_experts
+    )
 
 
 def routed_with_shared(
@@ -64,14 +83,24 @@ def routed_with_shared(
     yield from linear(f"{MLP}.gate", c.n_experts, c.d_model, "router", layers)
     if correction:
         yield from correction_bias(correction, c.n_experts, layers)
-    yield from experts(swiglu(f"{MLP}.experts.{{expert}}", c.d_model, width, layers), c.n_experts, c.n_active_experts)
+    yield from experts(
+        swiglu(f"{MLP}.experts.{{expert}}", c.d_model, width, layers),
+        c.n_experts,
+        c.n_active_experts,
+    )
     if c.n_shared_experts:
         yield from swiglu(shared, c.d_model, c.n_shared_experts * width, layers, bias)
 
 
-def dense_first(c: Config, dense: FeedForward, moe: FeedForward, n_dense: int | None = None) -> FeedForward:
+def dense_first(
+    c: Config, dense: FeedForward, moe: FeedForward, n_dense: int | None = None
+) -> FeedForward:
     """Leading layers with one MLP, experts in the rest."""
-    return split(lambda i: i < (c.size("n_dense_layers", 0, least=0) if n_dense is None else n_dense), dense, moe)
+    return split(
+        lambda i: i < (c.size("n_dense_layers", 0, least=0) if n_dense is None else n_dense),
+        dense,
+        moe,
+    )
 
 
 def split(is_dense: Callable[[int], bool], dense: FeedForward, moe: FeedForward) -> FeedForward:

@@ -37,7 +37,9 @@ def sandwich(c: Config, qk: bool, sliding: frozenset[int]) -> Parts:
 
     yield from embed("model.embed_tokens", c.vocab, c.d_model)
     yield from norm(f"{BLOCK}.input_layernorm", c.d_model, layers)
-    yield from by_window(c, layers, sliding, lambda ls, window: attend(ATTENTION, c, ls, window, bias))
+    yield from by_window(
+        c, layers, sliding, lambda ls, window: attend(ATTENTION, c, ls, window, bias)
+    )
     yield from norm(f"{BLOCK}.post_attention_layernorm", c.d_model, layers)
     yield from norm(f"{BLOCK}.pre_feedforward_layernorm", c.d_model, layers)
     yield from gated(c)(layers)

@@ -89,7 +89,9 @@ def _gpt_neo_kinds(c: Config) -> list[str]:
     except (TypeError, ValueError):
         raise ConfigError("gpt_neo: attention_types is not a list of [kinds, how often]") from None
     if len(kinds) < c.layers:
-        raise ConfigError(f"gpt_neo: attention_types names {len(kinds)} kinds for {c.layers} layers")
+        raise ConfigError(
+            f"gpt_neo: attention_types names {len(kinds)} kinds for {c.layers} layers"
+        )
     return kinds
 
 
@@ -135,7 +137,11 @@ def gpt_neox(c: Config) -> Parts:
 @family("bloom")
 def bloom(c: Config) -> Parts:
     """BLOOM (arXiv 2211.05100): ALiBi positions, a norm on the embedding."""
-    c = Config({**c.raw, "hidden_size": c.raw["n_embed"]}, defaults=c.defaults) if c.raw.get("n_embed") else c
+    c = (
+        Config({**c.raw, "hidden_size": c.raw["n_embed"]}, defaults=c.defaults)
+        if c.raw.get("n_embed")
+        else c
+    )
     d, layers, block = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}"
     yield from embed("transformer.word_embeddings", c.vocab, d)
     yield from norm("transformer.word_embeddings_layernorm", d, bias=True)
@@ -184,18 +190,31 @@ def persimmon(c: Config) -> Parts:
 @family("falcon")
 def falcon(c: Config) -> Parts:
     """Falcon (arXiv 2311.16867): one or two norms before a parallel block, or the serial one of the RW models."""
-    c = Config({**c.raw, "hidden_size": c.raw["n_embed"]}, defaults=c.defaults) if c.raw.get("n_embed") else c
-    d, layers, block, bias = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}", c.flag("bias")
+    c = (
+        Config({**c.raw, "hidden_size": c.raw["n_embed"]}, defaults=c.defaults)
+        if c.raw.get("n_embed")
+        else c
+    )
+    d, layers, block, bias = (
+        c.d_model,
+        Layers.all(c.n_layers),
+        "transformer.h.{layer}",
+        c.flag("bias"),
+    )
     new, d_h = c.flag("new_decoder_architecture"), c.split_head_dim
     n_kv = c.n_kv_heads if new else Dim(1, "n_kv_heads") if c.flag("multi_query") else c.n_heads
     width = (c.n_heads + 2 * n_kv) * d_h if new or c.flag("multi_query") else 3 * d
-    two = c.get("num_ln_in_parallel_attn") == 2 or (c.get("num_ln_in_parallel_attn") is None and new)
+    two = c.get("num_ln_in_parallel_attn") == 2 or (
+        c.get("num_ln_in_parallel_attn") is None and new
+    )
     first = ("ln_attn", "ln_mlp") if c.flag("parallel_attn") and two else ("input_layernorm",)
     yield from embed("transformer.word_embeddings", c.vocab, d)
     for name in first:
         yield from norm(f"{block}.{name}", d, layers, bias=True)
     yield from linear(f"{block}.self_attention.query_key_value", width, d, "attn.qkv", layers, bias)
-    yield replace(attention(layers, c.n_heads, n_kv, d_h, d_h), cached_heads=c.n_heads if new else None)
+    yield replace(
+        attention(layers, c.n_heads, n_kv, d_h, d_h), cached_heads=c.n_heads if new else None
+    )
     yield from linear(f"{block}.self_attention.dense", d, d, "attn.o", layers, bias)
     if not c.flag("parallel_attn"):
         yield from norm(f"{block}.post_attention_layernorm", d, layers, bias=True)

@@ -36,7 +36,9 @@ MAMBA = f"{BLOCK}.mamba"
 def two_kinds(c: Config, is_linear: Callable[[int], bool]) -> tuple[Layers, Layers]:
     """The recurrent layers and the attention layers."""
     layers = Layers.all(c.n_layers)
-    return layers.where("n_linear_layers", is_linear), layers.where("n_attention_layers", lambda i: not is_linear(i))
+    return layers.where("n_linear_layers", is_linear), layers.where(
+        "n_attention_layers", lambda i: not is_linear(i)
+    )
 
 
 def attention_in(c: Config, layers: Layers, bias: bool = False) -> Parts:
@@ -49,7 +51,9 @@ def mamba2_scan(c: Config, d_inner: Dim) -> Scan:
     heads = c.size("n_ssm_heads", None, "mamba_n_heads")
     groups = c.size("n_groups", None, "mamba_n_groups")
     if c.get("mamba_d_head") not in (None, "auto") and c.mamba_d_head * heads != d_inner:
-        raise ConfigError(f"{c.family}: mamba_d_head x mamba_n_heads is not the inner width {int(d_inner)}")
+        raise ConfigError(
+            f"{c.family}: mamba_d_head x mamba_n_heads is not the inner width {int(d_inner)}"
+        )
     return Scan(d_inner, c.d_state, c.d_conv, heads=heads, groups=groups)
 
 
@@ -80,7 +84,16 @@ def falcon_h1(c: Config) -> Parts:
     in_bias, out_bias = c.flag("mamba_proj_bias"), c.flag("projectors_bias")
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
-    yield from mamba2(MAMBA, d, scan, layers, c.flag("mamba_conv_bias"), in_bias, out_bias, c.flag("mamba_rms_norm"))
+    yield from mamba2(
+        MAMBA,
+        d,
+        scan,
+        layers,
+        c.flag("mamba_conv_bias"),
+        in_bias,
+        out_bias,
+        c.flag("mamba_rms_norm"),
+    )
     yield from gqa(ATTENTION, c, layers, None, c.flag("attention_bias"))
     yield from norm(f"{BLOCK}.pre_ff_layernorm", d, layers)
     yield from swiglu(f"{BLOCK}.feed_forward", d, c.d_ff, layers, c.flag("mlp_bias"))
@@ -94,26 +107,39 @@ def jamba(c: Config) -> Parts:
     d, layers, ff = c.d_model, Layers.all(c.n_layers), f"{BLOCK}.feed_forward"
     period, offset = c.attn_layer_period, c.attn_layer_offset
     linear_layers, full = two_kinds(c, lambda i: i % period != offset)
-    sparse = [i for i in layers.indices if i % c.expert_layer_period == c.expert_layer_offset and c.n_experts > 1]
-    moe, dense = layers.only("n_moe_layers", sparse), layers.where("n_dense_layers", lambda i: i not in sparse)
+    sparse = [
+        i
+        for i in layers.indices
+        if i % c.expert_layer_period == c.expert_layer_offset and c.n_experts > 1
+    ]
+    moe, dense = (
+        layers.only("n_moe_layers", sparse),
+        layers.where("n_dense_layers", lambda i: i not in sparse),
+    )
     scan = Scan(expanded(c, "mamba_expand"), c.d_state, c.d_conv, dt_rank(c, "mamba_dt_rank"))
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
-    yield from mamba1(MAMBA, d, scan, linear_layers, c.flag("mamba_conv_bias"), c.flag("mamba_proj_bias"))
+    yield from mamba1(
+        MAMBA, d, scan, linear_layers, c.flag("mamba_conv_bias"), c.flag("mamba_proj_bias")
+    )
     for name, width in (("dt", scan.dt_rank), ("b", scan.d_state), ("c", scan.d_state)):
         yield from norm(f"{MAMBA}.{name}_layernorm", width, linear_layers, role="ssm.norm")
     yield from attention_in(c, full)
     yield from norm(f"{BLOCK}.pre_ff_layernorm", d, layers)
     if moe.indices:
         yield from linear(f"{ff}.router", c.n_experts, d, "router", moe)
-        yield from experts(swiglu(f"{ff}.experts.{{expert}}", d, c.d_ff, moe), c.n_experts, c.n_active_experts)
+        yield from experts(
+            swiglu(f"{ff}.experts.{{expert}}", d, c.d_ff, moe), c.n_experts, c.n_active_experts
+        )
     if dense.indices:
         yield from swiglu(ff, d, c.d_ff, dense)
     yield from norm("model.final_layernorm", d)
     yield from lm_head("lm_head", c.vocab, d, tie(c))
 
 
-def zamba_blocks(c: Config, kinds: list[str], shared: Callable[[Layers, int], Parts], blocks: int) -> Parts:
+def zamba_blocks(
+    c: Config, kinds: list[str], shared: Callable[[Layers, int], Parts], blocks: int
+) -> Parts:
     """The shared transformer blocks: stored once per block where weights are tied, else in every hybrid layer."""
     layers = Layers.all(c.n_layers)
     hybrid = [i for i in layers.indices if kinds[i] == "hybrid"]
@@ -128,7 +154,9 @@ def zamba_kinds(c: Config, fallback: list[str]) -> list[str]:
     """Which layers are hybrid, in either spelling."""
     given: Any = c.get("layers_block_type") or c.get("layer_types")
     if isinstance(given, list) and len(given) != c.n_layers:
-        raise ConfigError(f"{c.family}: the layer types have {len(given)} entries for {int(c.n_layers)} layers")
+        raise ConfigError(
+            f"{c.family}: the layer types have {len(given)} entries for {int(c.n_layers)} layers"
+        )
     return given or fallback
 
 
@@ -188,7 +216,9 @@ def zamba_heads(c: Config, p: str, layers: Layers) -> Parts:
     yield tensor(f"{p}.dt_proj_bias", (n, width), "add", "ssm.dt", layers)
     yield tensor(f"{p}.A_log", (n, width, c.d_state), "state", "ssm.a", layers)
     yield tensor(f"{p}.D", (n, width), "scale", "ssm.d", layers)
-    yield state_mixer(layers, State("conv", d_inner, c.d_conv), State("recurrent", d_inner, c.d_state, "float32"))
+    yield state_mixer(
+        layers, State("conv", d_inner, c.d_conv), State("recurrent", d_inner, c.d_state, "float32")
+    )
     yield from linear(f"{p}.out_proj", d, d_inner, "ssm.out", layers, bias)
 
 
@@ -204,7 +234,10 @@ def zamba2(c: Config) -> Parts:
     wide, d_h = 2 * d, Dim(2 * int(d) // int(c.n_heads), "head_dim")
     d_ff = c.optional("d_ff") or 4 * d
     d_inner = expanded(c, "mamba_expand")
-    heads, groups = c.size("n_ssm_heads", None, "n_mamba_heads"), c.size("n_groups", None, "mamba_ngroups")
+    heads, groups = (
+        c.size("n_ssm_heads", None, "n_mamba_heads"),
+        c.size("n_groups", None, "mamba_ngroups"),
+    )
     scan = Scan(d_inner, c.d_state, c.d_conv, heads=heads, groups=groups)
 
     def shared(owners: Layers, block: int) -> Parts:
@@ -221,7 +254,9 @@ def zamba2(c: Config) -> Parts:
                     yield from linear(f"{adapter}.0", rank, wide, "adapter", owners)
                     yield from linear(f"{adapter}.1", wide, rank, "adapter", owners)
         yield from norm(f"{p}.pre_ff_layernorm", d, owners)
-        yield from linear(f"{p}.feed_forward.gate_up_proj", 2 * d_ff, d, "mlp.gate_up", owners, bias)
+        yield from linear(
+            f"{p}.feed_forward.gate_up_proj", 2 * d_ff, d, "mlp.gate_up", owners, bias
+        )
         yield from linear(f"{p}.feed_forward.down_proj", d, d_ff, "mlp.down", owners, bias)
         for use in uses:
             adapter = f"{p}.feed_forward.gate_up_proj_adapter_list.{use}"
@@ -253,7 +288,12 @@ _NEMOTRON = {
 @family("nemotron_h")
 def nemotron_h(c: Config) -> Parts:
     """Nemotron-H and Nemotron 3 (arXiv 2504.03624): one mixer per layer: Mamba 2, attention, MLP or experts."""
-    given = c.get("layers_block_type") or c.get("layer_types") or c.get("hybrid_override_pattern") or "ME*-"
+    given = (
+        c.get("layers_block_type")
+        or c.get("layer_types")
+        or c.get("hybrid_override_pattern")
+        or "ME*-"
+    )
     kinds = [_NEMOTRON.get(kind, kind) for kind in given]
     if unknown := set(kinds) - set(_NEMOTRON.values()):
         raise ConfigError(f"nemotron_h: the layer kinds {sorted(map(str, unknown))} are not known")
@@ -293,7 +333,14 @@ def nemotron_experts(c: Config, p: str, layers: Layers) -> Parts:
     yield from correction_bias(f"{p}.gate.e_score_correction_bias", n, layers)
     if latent:
         yield from linear(f"{p}.fc1_latent_proj", latent, d, "mlp.latent_in", layers, bias)
-    one = mlp(f"{p}.experts.{{expert}}.", latent or d, c.d_ff_expert, layers, ("up_proj", "down_proj"), False)
+    one = mlp(
+        f"{p}.experts.{{expert}}.",
+        latent or d,
+        c.d_ff_expert,
+        layers,
+        ("up_proj", "down_proj"),
+        False,
+    )
     yield from experts(one, n, c.n_active_experts)
     if latent:
         yield from linear(f"{p}.fc2_latent_proj", d, latent, "mlp.latent_out", layers, bias)
@@ -341,7 +388,9 @@ def recurrent_gemma(c: Config) -> Parts:
     for name in ("input_gate", "recurrent_gate"):
         yield tensor(f"{p}.rg_lru.{name}_weight", (n, w // n, w // n), "matmul", "ssm.x", recurrent)
         yield tensor(f"{p}.rg_lru.{name}_bias", (n, w // n), "add", "ssm.x", recurrent)
-    yield state_mixer(recurrent, State("conv", w, d_conv - 1), State("recurrent", w, Dim(1), "float32"))
+    yield state_mixer(
+        recurrent, State("conv", w, d_conv - 1), State("recurrent", w, Dim(1), "float32")
+    )
     yield from linear(f"{p}.linear_out", d, w, "ssm.out", recurrent, True)
     if full.indices:
         yield from qkv(p, c, full, c.flag("attention_bias"))

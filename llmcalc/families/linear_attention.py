@@ -28,17 +28,31 @@ from llmcalc.config import Config
 from llmcalc.dims import Dim, ceil_div
 from llmcalc.families import family
 from llmcalc.families.deepseek import sparse_layers
-from llmcalc.families.frame import ATTENTION, BLOCK, MLP, dense_first, gated, routed, routed_with_shared, split
+from llmcalc.families.frame import (
+    ATTENTION,
+    BLOCK,
+    MLP,
+    dense_first,
+    gated,
+    routed,
+    routed_with_shared,
+    split,
+)
 from llmcalc.families.hybrid import two_kinds
 from llmcalc.families.qwen import dense_layers
 
 DELTA = f"{BLOCK}.linear_attn"
 
 
-def delta_state(layers: Layers, channels: Dim, d_conv: Dim, heads: Dim, d_k: Dim, d_v: Dim) -> Parts:
+def delta_state(
+    layers: Layers, channels: Dim, d_conv: Dim, heads: Dim, d_k: Dim, d_v: Dim
+) -> Parts:
     """What a gated delta net keeps: a convolution window, and one d_k x d_v matrix per head in float32."""
     yield state_mixer(
-        layers, State("conv", channels, d_conv), State("recurrent", heads * d_k, d_v, "float32"), n_heads=heads
+        layers,
+        State("conv", channels, d_conv),
+        State("recurrent", heads * d_k, d_v, "float32"),
+        n_heads=heads,
     )
 
 
@@ -67,12 +81,16 @@ def gated_delta(c: Config, layers: Layers, joint: bool) -> Parts:
 def gated_attention(c: Config, layers: Layers) -> Parts:
     """Grouped-query attention whose q projection brings an output gate along."""
     kv, bias = c.n_kv_heads * c.head_dim, c.flag("attention_bias")
-    yield from linear(f"{ATTENTION}.q_proj", 2 * c.n_heads * c.head_dim, c.d_model, "attn.q", layers, bias)
+    yield from linear(
+        f"{ATTENTION}.q_proj", 2 * c.n_heads * c.head_dim, c.d_model, "attn.q", layers, bias
+    )
     yield from linear(f"{ATTENTION}.k_proj", kv, c.d_model, "attn.k", layers, bias)
     yield from linear(f"{ATTENTION}.v_proj", kv, c.d_model, "attn.v", layers, bias)
     yield from qk_norm(ATTENTION, c, layers)
     yield mix(c, layers)
-    yield from linear(f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias)
+    yield from linear(
+        f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias
+    )
 
 
 def qwen_hybrid(c: Config, joint: bool, feed_forward: Any) -> Parts:
@@ -97,14 +115,18 @@ def qwen_hybrid(c: Config, joint: bool, feed_forward: Any) -> Parts:
 def qwen_experts(c: Config, layers: Layers) -> Parts:
     """Routed experts beside one shared expert with a gate of its own."""
     yield from routed(c, layers, c.d_ff_expert)
-    yield from swiglu(f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers)
+    yield from swiglu(
+        f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers
+    )
     yield from linear(f"{MLP}.shared_expert_gate", 1, c.d_model, "router", layers)
 
 
 @family("qwen3_next")
 def qwen3_next(c: Config) -> Parts:
     """Qwen3-Next: gated delta nets, gated attention in every fourth layer, 512 experts."""
-    yield from qwen_hybrid(c, True, split(dense_layers(c), gated(c), lambda ls: qwen_experts(c, ls)))
+    yield from qwen_hybrid(
+        c, True, split(dense_layers(c), gated(c), lambda ls: qwen_experts(c, ls))
+    )
 
 
 @family("qwen3_5_text")
@@ -150,8 +172,13 @@ def kimi_linear(c: Config) -> Parts:
 def kimi_kinds(c: Config, own: dict[str, Any]) -> list[str]:
     """Kimi's layer kinds: lists that count from one, else every fourth layer after the first."""
     if own.get("kda_layers") is not None and own.get("full_attn_layers") is not None:
-        return ["linear_attention" if i + 1 in own["kda_layers"] else "full_attention" for i in range(c.layers)]
-    return ["full_attention" if i > 0 and i % 4 == 0 else "linear_attention" for i in range(c.layers)]
+        return [
+            "linear_attention" if i + 1 in own["kda_layers"] else "full_attention"
+            for i in range(c.layers)
+        ]
+    return [
+        "full_attention" if i > 0 and i % 4 == 0 else "linear_attention" for i in range(c.layers)
+    ]
 
 
 def kimi_delta(c: Config, layers: Layers, own: dict[str, Any]) -> Parts:
@@ -197,7 +224,9 @@ def bailing_hybrid(c: Config) -> Parts:
         for name in "qkv":
             yield from linear(f"{p}.{name}_proj", q, d, f"attn.{name}", linear_layers)
         for name in "qkv":
-            yield tensor(f"{p}.{name}_conv1d.weight", (q, 1, width), "conv", "ssm.conv", linear_layers)
+            yield tensor(
+                f"{p}.{name}_conv1d.weight", (q, 1, width), "conv", "ssm.conv", linear_layers
+            )
         yield tensor(f"{p}.A_log", (heads,), "state", "ssm.a", linear_layers)
         yield tensor(f"{p}.dt_bias", (q,), "state", "ssm.dt", linear_layers)
         for name, out, role in (("f", q, "ssm.dt"), ("b", heads, "ssm.in"), ("g", q, "attn.gate")):
@@ -210,9 +239,9 @@ def bailing_hybrid(c: Config) -> Parts:
         yield from linear(f"{p}.g_proj", c.n_heads, d, "attn.gate", full)
     yield from norm(f"{BLOCK}.post_attention_layernorm", d, layers)
     correction = f"{MLP}.gate.expert_bias"
-    yield from split(lambda i: sparse[i] != "sparse", gated(c), lambda ls: routed_with_shared(c, ls, correction))(
-        layers
-    )
+    yield from split(
+        lambda i: sparse[i] != "sparse", gated(c), lambda ls: routed_with_shared(c, ls, correction)
+    )(layers)
     yield from norm("model.norm", d)
     yield from lm_head("lm_head", c.vocab, d)
 
@@ -290,7 +319,9 @@ def lfm2_moe(c: Config) -> Parts:
 
     kinds = c.kinds("layer_types")
     if kinds is None:
-        raise ConfigError("lfm2_moe: the config has no layer_types, which this family cannot do without")
+        raise ConfigError(
+            "lfm2_moe: the config has no layer_types, which this family cannot do without"
+        )
     convs, full = two_kinds(c, lambda i: kinds[i] == "conv")
     p, d = f"{BLOCK}.feed_forward", c.d_model
 
@@ -302,7 +333,9 @@ def lfm2_moe(c: Config) -> Parts:
         yield from experts(one, c.n_experts, c.n_active_experts)
 
     dense = c.size("n_dense_layers", 0, "num_dense_layers", least=0)
-    feed_forward = dense_first(c, lambda layers: swiglu(p, d, c.d_ff, layers, names=W123), moe, int(dense))
+    feed_forward = dense_first(
+        c, lambda layers: swiglu(p, d, c.d_ff, layers, names=W123), moe, int(dense)
+    )
     yield from lfm_frame(c, feed_forward, lambda layers: lfm2_attention(c, layers), convs, full)
 
 
@@ -311,7 +344,8 @@ def lfm3(c: Config) -> Parts:
     """LFM3: LFM2 with windows, gated attention and norms after."""
     d, bias, sandwich = c.d_model, c.flag("attention_bias"), c.flag("use_sandwich_norm")
     kinds = c.kinds("layer_types") or [
-        "full_attention" if i % 4 == 2 else "sliding_attention" if i % 4 == 0 and i else "conv" for i in range(c.layers)
+        "full_attention" if i % 4 == 2 else "sliding_attention" if i % 4 == 0 and i else "conv"
+        for i in range(c.layers)
     ]
     convs, attending = two_kinds(c, lambda i: kinds[i] == "conv")
     sliding = frozenset(i for i, kind in enumerate(kinds) if kind == "sliding_attention")
@@ -328,7 +362,9 @@ def lfm3(c: Config) -> Parts:
         if sandwich:
             yield from norm(f"{BLOCK}.post_ffn_norm", d, layers)
 
-    yield from lfm_frame(c, feed_forward, lambda layers: by_window(c, layers, sliding, block), convs, attending)
+    yield from lfm_frame(
+        c, feed_forward, lambda layers: by_window(c, layers, sliding, block), convs, attending
+    )
 
 
 @family("olmo_hybrid")
@@ -343,15 +379,30 @@ def olmo_hybrid(c: Config) -> Parts:
     heads = c.size("n_linear_heads", int(c.n_heads), "linear_num_value_heads")
     d_k = c.size("linear_key_head_dim", int(0.75 * int(d) / int(key_heads)))
     d_v = c.size("linear_value_head_dim", 2 * int(d_k))
-    keys, values, width = key_heads * d_k, heads * d_v, c.size("d_conv", 4, "linear_conv_kernel_dim")
+    keys, values, width = (
+        key_heads * d_k,
+        heads * d_v,
+        c.size("d_conv", 4, "linear_conv_kernel_dim"),
+    )
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.attention_layer_norm", d, linear_layers)
-    for name, out in (("q", keys), ("k", keys), ("v", values), ("a", heads), ("b", heads), ("g", values)):
+    for name, out in (
+        ("q", keys),
+        ("k", keys),
+        ("v", values),
+        ("a", heads),
+        ("b", heads),
+        ("g", values),
+    ):
         yield from linear(f"{DELTA}.{name}_proj", out, d, "ssm.in", linear_layers)
     channels = 2 * keys + values
-    third = ceil_div(channels, 3)  # the reference writes its joint filter in three chunks of equal size
+    third = ceil_div(
+        channels, 3
+    )  # the reference writes its joint filter in three chunks of equal size
     for name, share in (("q", third), ("k", third), ("v", channels - 2 * third)):
-        yield tensor(f"{DELTA}.{name}_conv1d.weight", (share, 1, width), "conv", "ssm.conv", linear_layers)
+        yield tensor(
+            f"{DELTA}.{name}_conv1d.weight", (share, 1, width), "conv", "ssm.conv", linear_layers
+        )
     yield tensor(f"{DELTA}.A_log", (heads,), "state", "ssm.a", linear_layers)
     yield tensor(f"{DELTA}.dt_bias", (heads,), "state", "ssm.dt", linear_layers)
     yield from delta_state(linear_layers, channels, width, heads, d_k, d_v)
@@ -369,7 +420,9 @@ def olmo_hybrid(c: Config) -> Parts:
 def minimax(c: Config) -> Parts:
     """MiniMax-01 (arXiv 2501.08313): lightning attention, full attention at intervals, experts everywhere."""
     d, layers, p = c.d_model, Layers.all(c.n_layers), f"{BLOCK}.block_sparse_moe"
-    kinds = c.kinds("layer_types") or ["full_attention" if (i + 1) % 2 else "linear_attention" for i in range(c.layers)]
+    kinds = c.kinds("layer_types") or [
+        "full_attention" if (i + 1) % 2 else "linear_attention" for i in range(c.layers)
+    ]
     linear_layers, full = two_kinds(c, lambda i: kinds[i] == "linear_attention")
     q, n, block = c.n_heads * c.head_dim, c.n_heads, c.size("block_size", 256)
     yield from embed("model.embed_tokens", c.vocab, d)

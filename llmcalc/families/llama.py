@@ -29,7 +29,9 @@ def llama(c: Config) -> Parts:
     """Llama 1 to 3.3 (arXiv 2302.13971, 2407.21783) and the models that share its class."""
     bias = c.flag("qkv_bias", c.flag("attention_bias"))
     feed_forward = gated(c, c.flag("bias", c.flag("mlp_bias")))
-    yield from pre_norm(c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward)
+    yield from pre_norm(
+        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward
+    )
 
 
 @family("mistral", "ministral3", "ministral")
@@ -43,7 +45,9 @@ def seed_oss(c: Config) -> Parts:
     """Seed-OSS: biases on q, k and v; that of o has its own flag."""
     bias, o_bias = c.flag("attention_bias"), c.flag("attention_out_bias")
     yield from pre_norm(
-        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias, o_bias), gated(c, c.flag("mlp_bias"))
+        c,
+        lambda layers, window: gqa(ATTENTION, c, layers, window, bias, o_bias),
+        gated(c, c.flag("mlp_bias")),
     )
 
 
@@ -56,7 +60,10 @@ def smollm3(c: Config) -> Parts:
     sliding = c.sliding(lambda i: slides and not no_rope[i])
     bias = c.flag("attention_bias")
     yield from pre_norm(
-        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), gated(c, c.flag("mlp_bias")), sliding
+        c,
+        lambda layers, window: gqa(ATTENTION, c, layers, window, bias),
+        gated(c, c.flag("mlp_bias")),
+        sliding,
     )
 
 
@@ -115,7 +122,9 @@ def hunyuan_attention(c: Config, layers: Layers, window: Dim | None) -> Parts:
     yield from qkv(ATTENTION, c, layers, bias)
     yield from qk_norm(ATTENTION, c, layers, names=("query_layernorm", "key_layernorm"))
     yield mix(c, layers, window)
-    yield from linear(f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias)
+    yield from linear(
+        f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias
+    )
 
 
 @family("nemotron")
@@ -124,9 +133,13 @@ def nemotron(c: Config) -> Parts:
     bias = c.flag("attention_bias")
 
     def feed_forward(layers: Layers) -> Parts:
-        yield from mlp(f"{MLP}.", c.d_model, c.d_ff, layers, ("up_proj", "down_proj"), c.flag("mlp_bias"))
+        yield from mlp(
+            f"{MLP}.", c.d_model, c.d_ff, layers, ("up_proj", "down_proj"), c.flag("mlp_bias")
+        )
 
-    yield from pre_norm(c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward, bias=True)
+    yield from pre_norm(
+        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward, bias=True
+    )
 
 
 @family("starcoder2")
@@ -137,7 +150,9 @@ def starcoder2(c: Config) -> Parts:
     def feed_forward(layers: Layers) -> Parts:
         yield from mlp(f"{MLP}.", c.d_model, c.d_ff, layers, ("c_fc", "c_proj"), bias)
 
-    yield from pre_norm(c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward, bias=True)
+    yield from pre_norm(
+        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward, bias=True
+    )
 
 
 @family("stablelm")
@@ -148,11 +163,15 @@ def stablelm(c: Config) -> Parts:
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers, bias=True)
     for name, width, role in (("q", d, "attn.q"), ("k", kv, "attn.k"), ("v", kv, "attn.v")):
-        yield from linear(f"{ATTENTION}.{name}_proj", width, d, role, layers, c.flag("use_qkv_bias"))
+        yield from linear(
+            f"{ATTENTION}.{name}_proj", width, d, role, layers, c.flag("use_qkv_bias")
+        )
     if c.flag("qk_layernorm"):
         for name, heads in (("q", c.n_heads), ("k", c.n_kv_heads)):
             p = f"{ATTENTION}.{name}_layernorm.norms.{{expert}}.weight"
-            yield tensor(p, (d_h,), "scale", f"attn.{name}_norm", layers, experts=heads, active=heads)
+            yield tensor(
+                p, (d_h,), "scale", f"attn.{name}_norm", layers, experts=heads, active=heads
+            )
     yield from by_window(c, layers, c.sliding(), lambda ls, w: iter((mix(c, ls, w),)))
     yield from linear(f"{ATTENTION}.o_proj", d, d, "attn.o", layers)
     if not c.flag("use_parallel_residual"):

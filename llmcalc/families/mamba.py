@@ -21,7 +21,11 @@ def conv(name: str, channels: Dim, width: Dim, layers: Layers, bias: bool) -> Pa
 def dt_rank(c: Config, *keys: str) -> Dim:
     """The rank of the step size; ``auto`` or absent is d_model / 16, rounded up."""
     given = next((c.get(k) for k in keys if c.get(k) is not None), "auto")
-    return Dim(given, "dt_rank") if isinstance(given, int) else Dim(ceil_div(int(c.d_model), 16), "dt_rank")
+    return (
+        Dim(given, "dt_rank")
+        if isinstance(given, int)
+        else Dim(ceil_div(int(c.d_model), 16), "dt_rank")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,23 @@ def mamba1(p: str, d: Dim, s: Scan, layers: Layers, conv_bias: bool, bias: bool)
     yield from linear(f"{p}.dt_proj", s.d_inner, s.dt_rank, "ssm.dt", layers, True)
     yield tensor(f"{p}.A_log", (s.d_inner, s.d_state), "state", "ssm.a", layers)
     yield tensor(f"{p}.D", (s.d_inner,), "scale", "ssm.d", layers)
-    yield state_mixer(layers, State("conv", s.d_inner, s.d_conv), State("recurrent", s.d_inner, s.d_state, "float32"))
+    yield state_mixer(
+        layers,
+        State("conv", s.d_inner, s.d_conv),
+        State("recurrent", s.d_inner, s.d_state, "float32"),
+    )
     yield from linear(f"{p}.out_proj", d, s.d_inner, "ssm.out", layers, bias)
 
 
 def mamba2(
-    p: str, d: Dim, s: Scan, layers: Layers, conv_bias: bool, in_bias: bool, out_bias: bool, gated: bool = True
+    p: str,
+    d: Dim,
+    s: Scan,
+    layers: Layers,
+    conv_bias: bool,
+    in_bias: bool,
+    out_bias: bool,
+    gated: bool = True,
 ) -> Parts:
     """Mamba 2 (arXiv 2405.21060): one scalar decay per head, B and C shared by groups."""
     channels = s.d_inner + 2 * s.groups * s.d_state
@@ -82,7 +97,9 @@ def mamba(c: Config) -> Parts:
     scan = Scan(d_inner, c.d_state, c.d_conv, dt_rank(c, "time_step_rank", "ssm.time_step_rank"))
     yield from embed("backbone.embeddings", c.vocab, d)
     yield from norm(f"{block}.norm", d, layers)
-    yield from mamba1(f"{block}.mixer", d, scan, layers, c.flag("use_conv_bias"), c.flag("use_bias"))
+    yield from mamba1(
+        f"{block}.mixer", d, scan, layers, c.flag("use_conv_bias"), c.flag("use_bias")
+    )
     yield from norm("backbone.norm_f", d)
     yield from lm_head("lm_head", c.vocab, d, tie(c, "backbone.embeddings.weight"))
 
@@ -92,7 +109,9 @@ def mamba_2(c: Config) -> Parts:
     """Mamba 2 and Codestral Mamba."""
     d, layers, block = c.d_model, Layers.all(c.n_layers), "backbone.layers.{layer}"
     heads = c.size("n_heads", None, "num_heads")
-    scan = Scan(expanded(c), c.d_state, c.d_conv, heads=Dim(heads, "n_ssm_heads"), groups=c.n_groups)
+    scan = Scan(
+        expanded(c), c.d_state, c.d_conv, heads=Dim(heads, "n_ssm_heads"), groups=c.n_groups
+    )
     bias = c.flag("use_bias")
     yield from embed("backbone.embeddings", c.vocab, d)
     yield from norm(f"{block}.norm", d, layers)
@@ -109,7 +128,9 @@ def rwkv(c: Config) -> Parts:
     d_ff = c.size("d_ff", 4 * d)
     att, ffn = f"{block}.attention", f"{block}.feed_forward"
     yield from embed("rwkv.embeddings", c.vocab, d)
-    yield from norm(f"{block}.pre_ln", d, layers.where("n_first_layers", lambda i: i == 0), bias=True)
+    yield from norm(
+        f"{block}.pre_ln", d, layers.where("n_first_layers", lambda i: i == 0), bias=True
+    )
     yield from norm(f"{block}.ln1", d, layers, bias=True)
     for name in ("time_decay", "time_first"):
         yield tensor(f"{att}.{name}", (a,), "state", "ssm.a", layers)

@@ -60,7 +60,9 @@ def glm4_moe(c: Config) -> Parts:
         yield mix(c, layers, window)
         yield from o_proj(c, layers)
 
-    yield from pre_norm(c, attend, dense_first(c, gated(c), lambda layers: routed_with_shared(c, layers)))
+    yield from pre_norm(
+        c, attend, dense_first(c, gated(c), lambda layers: routed_with_shared(c, layers))
+    )
 
 
 @family("solar_open")
@@ -84,7 +86,12 @@ def sarvam_moe(c: Config) -> Parts:
     yield from embed("model.word_embeddings", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
     yield from linear(
-        f"{p}.query_key_value", width, d, "attn.qkv", layers, c.flag("use_qkv_bias", c.flag("attention_bias"))
+        f"{p}.query_key_value",
+        width,
+        d,
+        "attn.qkv",
+        layers,
+        c.flag("use_qkv_bias", c.flag("attention_bias")),
     )
     if c.flag("use_qk_norm"):
         yield from qk_norm(p, c, layers, names=("query_layernorm", "key_layernorm"))
@@ -112,7 +119,9 @@ def dots1(c: Config) -> Parts:
 def ernie(c: Config) -> Parts:
     """ERNIE 4.5 dense: one flag for every bias."""
     bias = c.flag("use_bias")
-    yield from pre_norm(c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), gated(c, bias))
+    yield from pre_norm(
+        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), gated(c, bias)
+    )
 
 
 @family("ernie4_5_moe")
@@ -128,11 +137,15 @@ def ernie_moe(c: Config) -> Parts:
         one = swiglu(f"{MLP}.experts.{{expert}}", c.d_model, c.d_ff_expert, layers)
         yield from experts(one, n, c.n_active_experts)
         if c.n_shared_experts:
-            yield from swiglu(f"{MLP}.shared_experts", c.d_model, c.d_ff_expert * c.n_shared_experts, layers, bias)
+            yield from swiglu(
+                f"{MLP}.shared_experts", c.d_model, c.d_ff_expert * c.n_shared_experts, layers, bias
+            )
 
     is_dense = lambda i: not ((i + 1) % every == 0 and first <= i <= last)
     yield from pre_norm(
-        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), split(is_dense, gated(c, bias), moe)
+        c,
+        lambda layers, window: gqa(ATTENTION, c, layers, window, bias),
+        split(is_dense, gated(c, bias), moe),
     )
     if bias:
         yield tensor("lm_head.bias", (c.vocab,), "add", "head")
@@ -148,7 +161,11 @@ def minimax_m2(c: Config) -> Parts:
         one = swiglu(f"{SPARSE}.experts.{{expert}}", c.d_model, c.d_ff, layers, names=W123)
         yield from experts(one, c.n_experts, c.n_active_experts)
 
-    yield from pre_norm(c, lambda layers, window: gqa_normed(ATTENTION, c, layers, window, False, False), feed_forward)
+    yield from pre_norm(
+        c,
+        lambda layers, window: gqa_normed(ATTENTION, c, layers, window, False, False),
+        feed_forward,
+    )
 
 
 @family("minimax_m3_vl_text")
@@ -160,7 +177,9 @@ def minimax_m3(c: Config) -> Parts:
         freq = sparse_config.get("sparse_attention_freq") or [0] * c.layers
         types = ["minimax_m3_sparse" if freq[i] else "full_attention" for i in range(c.layers)]
     moe_freq = c.get("moe_layer_freq")
-    kinds = sparse_layers(c, ["sparse" if f else "dense" for f in moe_freq] if moe_freq else ["sparse"] * c.layers)
+    kinds = sparse_layers(
+        c, ["sparse" if f else "dense" for f in moe_freq] if moe_freq else ["sparse"] * c.layers
+    )
     heads = Dim(sparse_config.get("sparse_num_index_heads") or c.index_n_heads, "index_n_heads")
     width = Dim(sparse_config.get("sparse_index_dim") or c.index_head_dim, "index_head_dim")
     d, layers = c.d_model, Layers.all(c.n_layers)
@@ -182,7 +201,9 @@ def minimax_m3(c: Config) -> Parts:
         yield from o_proj(c, layers)
 
     def dense(group: Layers) -> Parts:
-        yield from linear(f"{MLP}.gate_up_proj", 2 * c.dense_intermediate_size, d, "mlp.gate_up", group)
+        yield from linear(
+            f"{MLP}.gate_up_proj", 2 * c.dense_intermediate_size, d, "mlp.gate_up", group
+        )
         yield from linear(f"{MLP}.down_proj", d, c.dense_intermediate_size, "mlp.down", group)
 
     def moe(group: Layers) -> Parts:
@@ -192,7 +213,9 @@ def minimax_m3(c: Config) -> Parts:
         up = tensor(f"{MLP}.experts.gate_up_proj", (2 * c.d_ff, d), "matmul", "mlp.gate_up", group)
         down = tensor(f"{MLP}.experts.down_proj", (d, c.d_ff), "matmul", "mlp.down", group)
         yield from stacked(iter((up, down)), n, k)
-        yield from linear(f"{p}.gate_up_proj", 2 * c.shared_intermediate_size, d, "mlp.gate_up", group)
+        yield from linear(
+            f"{p}.gate_up_proj", 2 * c.shared_intermediate_size, d, "mlp.gate_up", group
+        )
         yield from linear(f"{p}.down_proj", d, c.shared_intermediate_size, "mlp.down", group)
 
     yield from pre_norm(c, attend, split(lambda i: kinds[i] != "sparse", dense, moe), frozenset())
@@ -227,7 +250,9 @@ def phimoe(c: Config) -> Parts:
         one = swiglu(f"{SPARSE}.experts.{{expert}}", c.d_model, c.d_ff, layers, names=W123)
         yield from experts(one, c.n_experts, c.n_active_experts)
 
-    yield from pre_norm(c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward, bias=True)
+    yield from pre_norm(
+        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward, bias=True
+    )
     if c.flag("lm_head_bias"):
         yield tensor("lm_head.bias", (c.vocab,), "add", "head")
 
@@ -240,12 +265,18 @@ def aria_text(c: Config) -> Parts:
     def feed_forward(layers: Layers) -> Parts:
         n, k, p = c.n_experts, c.n_active_experts, f"{MLP}.experts"
         yield from linear(f"{MLP}.router", n, d, "router", layers)
-        up = tensor(f"{p}.fc1.weight", (d, 2 * c.d_ff), "matmul", "mlp.gate_up", layers, transposed=True)
+        up = tensor(
+            f"{p}.fc1.weight", (d, 2 * c.d_ff), "matmul", "mlp.gate_up", layers, transposed=True
+        )
         down = tensor(f"{p}.fc2.weight", (c.d_ff, d), "matmul", "mlp.down", layers, transposed=True)
         yield from stacked(iter((up, down)), n, k)
-        yield from swiglu(f"{MLP}.shared_experts", d, c.d_ff * c.n_shared_experts, layers, c.flag("mlp_bias"))
+        yield from swiglu(
+            f"{MLP}.shared_experts", d, c.d_ff * c.n_shared_experts, layers, c.flag("mlp_bias")
+        )
 
-    yield from pre_norm(c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward)
+    yield from pre_norm(
+        c, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward
+    )
 
 
 @family("flex_olmo")
@@ -268,6 +299,10 @@ def exaone_moe(c: Config) -> Parts:
     yield from pre_norm(
         c,
         lambda layers, window: gqa_normed(ATTENTION, c, layers, window),
-        split(lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers, correction)),
+        split(
+            lambda i: kinds[i] != "sparse",
+            gated(c),
+            lambda layers: routed_with_shared(c, layers, correction),
+        ),
         c.sliding(lambda i: (i + 1) % every),
     )

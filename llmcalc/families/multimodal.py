@@ -39,7 +39,11 @@ from llmcalc.families.towers import (
 def text_of(c: Config, default_type: str, tied: bool) -> Config:
     """The nested language model's config, its head tied or not as the whole model's class decides."""
     text = inner(c, "text_config", default_type)
-    raw = {k: v for k, v in text.raw.items() if k not in ("architectures", "tie_word_embeddings", "tie_embedding")}
+    raw = {
+        k: v
+        for k, v in text.raw.items()
+        if k not in ("architectures", "tie_word_embeddings", "tie_embedding")
+    }
     return Config({**raw, "tie_word_embeddings": tied}, defaults=text.defaults, nested=True)
 
 
@@ -62,10 +66,15 @@ def n_features(c: Config) -> int:
 @family("gemma3")
 def gemma3(c: Config) -> Parts:
     """Gemma 3 with SigLIP: one matrix into the language model."""
-    vision, text = inner(c, "vision_config", "siglip_vision_model"), text_of(c, "gemma3_text", c.tied)
+    vision, text = (
+        inner(c, "vision_config", "siglip_vision_model"),
+        text_of(c, "gemma3_text", c.tied),
+    )
     yield from siglip(vision, "vision_tower")
     h = named(vision, "hidden_size")
-    yield tensor("multi_modal_projector.mm_input_projection_weight", (h, text.d_model), "matmul", "projector")
+    yield tensor(
+        "multi_modal_projector.mm_input_projection_weight", (h, text.d_model), "matmul", "projector"
+    )
     yield from norm("multi_modal_projector.mm_soft_emb_norm", h, role="projector")
     yield from language(text)
 
@@ -80,7 +89,9 @@ def llava(c: Config) -> Parts:
     )
     bias = c.flag("multimodal_projector_bias")
     yield from vision_tower(vision, "vision_tower")
-    yield from two_matrices("multi_modal_projector", text.d_model, n_features(c) * named(vision, "hidden_size"), bias)
+    yield from two_matrices(
+        "multi_modal_projector", text.d_model, n_features(c) * named(vision, "hidden_size"), bias
+    )
     yield from language(text)
 
 
@@ -100,7 +111,12 @@ def mistral3(c: Config) -> Parts:
 def voxtral(c: Config) -> Parts:
     """Voxtral (arXiv 2507.13264): Whisper's encoder before a Llama; never tied."""
     audio, text = inner(c, "audio_config", "voxtral_encoder"), text_of(c, "llama", False)
-    base = {"vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30}
+    base = {
+        "vocab_size": 131072,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 30,
+    }
     base |= {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072}
     text = Config({**base, **text.raw}, defaults=text.defaults, nested=True)
     yield from whisper_encoder(audio, "audio_tower")
@@ -117,11 +133,20 @@ def voxtral(c: Config) -> Parts:
 @family("mllama")
 def mllama(c: Config) -> Parts:
     """Llama 3.2 Vision: cross-attention layers between the language model's own; eight more rows in the embedding."""
-    text, vision = text_of(c, "mllama_text_model", False), inner(c, "vision_config", "mllama_vision_model")
+    text, vision = (
+        text_of(c, "mllama_text_model", False),
+        inner(c, "vision_config", "mllama_vision_model"),
+    )
     crossing = text.get("cross_attention_layers") or []
     yield from mllama_vision(vision, "vision_model")
     yield from under("language_model.", mllama_text(text, frozenset(crossing)))
-    yield from linear("multi_modal_projector", text.d_model, vision.size("vision_output_dim"), "projector", bias=True)
+    yield from linear(
+        "multi_modal_projector",
+        text.d_model,
+        vision.size("vision_output_dim"),
+        "projector",
+        bias=True,
+    )
 
 
 def mllama_text(c: Config, crossing: frozenset[int]) -> Parts:
@@ -138,7 +163,9 @@ def mllama_text(c: Config, crossing: frozenset[int]) -> Parts:
     for name, out in (("q", c.n_heads * d_h), ("k", kv), ("v", kv)):
         yield from linear(f"{p}.{name}_proj", out, d, f"cross.{name}", other)
     yield from qk_norm(p, c, other)
-    yield replace(attention(other, c.n_heads, c.n_kv_heads, d_h, d_h), kind="cross", max_source=Dim(0))
+    yield replace(
+        attention(other, c.n_heads, c.n_kv_heads, d_h, d_h), kind="cross", max_source=Dim(0)
+    )
     yield from linear(f"{p}.o_proj", d, c.n_heads * d_h, "cross.o", other)
     for name in ("cross_attn_attn_gate", "cross_attn_mlp_gate"):
         yield tensor(f"{BLOCK}.{name}", (1,), "scale", "cross.gate", other)
@@ -151,9 +178,17 @@ def mllama_text(c: Config, crossing: frozenset[int]) -> Parts:
 @family("llama4")
 def llama4(c: Config) -> Parts:
     """Llama 4: its tower, one matrix, the language model."""
-    vision, text = inner(c, "vision_config", "llama4_vision_model"), inner(c, "text_config", "llama4_text")
+    vision, text = (
+        inner(c, "vision_config", "llama4_vision_model"),
+        inner(c, "text_config", "llama4_text"),
+    )
     yield from llama4_vision(vision, "vision_model")
-    yield from linear("multi_modal_projector.linear_1", text.d_model, vision.size("vision_output_dim"), "projector")
+    yield from linear(
+        "multi_modal_projector.linear_1",
+        text.d_model,
+        vision.size("vision_output_dim"),
+        "projector",
+    )
     yield from under("language_model.", llama4_text(text))
 
 
@@ -166,7 +201,9 @@ def llama4_text(c: Config) -> Parts:
     every = c.get("no_rope_layer_interval", 4)
     rotates = c.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(c.layers)]
     bias, p, d = c.flag("attention_bias"), f"{BLOCK}.feed_forward", c.d_model
-    c = Config({**c.raw, "sliding_window": chunk and int(chunk)}, defaults=c.defaults, nested=c.is_nested)
+    c = Config(
+        {**c.raw, "sliding_window": chunk and int(chunk)}, defaults=c.defaults, nested=c.is_nested
+    )
     sliding = c.sliding(lambda i: rotates[i] and chunk)
 
     def attend(layers: Layers, window: Dim | None) -> Parts:
@@ -178,14 +215,26 @@ def llama4_text(c: Config) -> Parts:
     def moe(layers: Layers) -> Parts:
         n, k = c.n_experts, c.n_active_experts
         yield from linear(f"{p}.router", n, d, "router", layers)
-        up = tensor(f"{p}.experts.gate_up_proj", (d, 2 * c.d_ff), "matmul", "mlp.gate_up", layers, transposed=True)
-        down = tensor(f"{p}.experts.down_proj", (c.d_ff, d), "matmul", "mlp.down", layers, transposed=True)
+        up = tensor(
+            f"{p}.experts.gate_up_proj",
+            (d, 2 * c.d_ff),
+            "matmul",
+            "mlp.gate_up",
+            layers,
+            transposed=True,
+        )
+        down = tensor(
+            f"{p}.experts.down_proj", (c.d_ff, d), "matmul", "mlp.down", layers, transposed=True
+        )
         yield from stacked(iter((up, down)), n, k)
         yield from swiglu(f"{p}.shared_expert", d, c.d_ff, layers)
 
     dense_width = c.size("intermediate_size_mlp")
     yield from pre_norm(
-        c, attend, split(lambda i: i not in moe_layers, lambda ls: swiglu(p, d, dense_width, ls), moe), sliding
+        c,
+        attend,
+        split(lambda i: i not in moe_layers, lambda ls: swiglu(p, d, dense_width, ls), moe),
+        sliding,
     )
 
 
@@ -194,7 +243,9 @@ def qwen_text(c: Config, default_type: str) -> Config:
     nested = inner(c, "text_config", default_type)
     tied = c.flag("tie_word_embeddings") or bool(nested.raw.get("tie_word_embeddings"))
     raw = {k: v for k, v in nested.raw.items() if k not in ("head_dim", "architectures")}
-    return Config({**raw, "tie_word_embeddings": tied}, defaults=nested.defaults, nested=nested is not c)
+    return Config(
+        {**raw, "tie_word_embeddings": tied}, defaults=nested.defaults, nested=nested is not c
+    )
 
 
 def qwen_vl(c: Config, text: Config) -> Parts:
@@ -224,7 +275,11 @@ def qwen2_5_vl(c: Config) -> Parts:
 @family("qwen3_vl", "qwen3_5", "qwen3_5_moe")
 def qwen3_vl(c: Config) -> Parts:
     """Qwen3-VL and Qwen3.5: the tower, then a language model of its own family."""
-    default = {"qwen3_vl": "qwen3_vl_text", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text"}[c.family]
+    default = {
+        "qwen3_vl": "qwen3_vl_text",
+        "qwen3_5": "qwen3_5_text",
+        "qwen3_5_moe": "qwen3_5_moe_text",
+    }[c.family]
     yield from qwen3_vision(inner(c, "vision_config"), "model.visual", c.family == "qwen3_vl")
     yield from llm_with_top_head(text_of(c, default, c.tied))
 
@@ -252,7 +307,9 @@ def qwen3_vl_moe_text(c: Config) -> Parts:
     bias, p, d = c.flag("attention_bias"), f"{BLOCK}.mlp", c.d_model
 
     def moe(layers: Layers) -> Parts:
-        up = tensor(f"{p}.experts.gate_up_proj", (2 * c.d_ff_expert, d), "matmul", "mlp.gate_up", layers)
+        up = tensor(
+            f"{p}.experts.gate_up_proj", (2 * c.d_ff_expert, d), "matmul", "mlp.gate_up", layers
+        )
         down = tensor(f"{p}.experts.down_proj", (d, c.d_ff_expert), "matmul", "mlp.down", layers)
         yield from linear(f"{p}.gate", c.n_experts, d, "router", layers)
         yield from stacked(iter((up, down)), c.n_experts, c.n_active_experts)
@@ -277,7 +334,10 @@ def exaone4_5(c: Config) -> Parts:
 @family("lfm2_vl")
 def lfm2_vl(c: Config) -> Parts:
     """LFM2-VL: SigLIP 2, patches unshuffled into the projector."""
-    vision, tied = inner(c, "vision_config", "siglip2_vision_model"), c.flag("tie_embedding", c.tied)
+    vision, tied = (
+        inner(c, "vision_config", "siglip2_vision_model"),
+        c.flag("tie_embedding", c.tied),
+    )
     text = text_of(c, "lfm2", tied)
     h, factor, p = named(vision, "hidden_size"), c.downsample_factor, "model.multi_modal_projector"
     width, joined, bias = c.projector_hidden_size, h * factor * factor, c.flag("projector_bias")
@@ -334,7 +394,9 @@ def kimi_k25(c: Config) -> Parts:
     yield from norm("mm_projector.pre_norm", c.projection_hidden_size, bias=True, role="projector")
     yield from linear("mm_projector.proj.0", joined, joined, "projector", bias=True)
     yield from linear("mm_projector.proj.2", text.d_model, joined, "projector", bias=True)
-    for part in language(text):  # the reference writes the layers as ``blocks``, Moonshot's own files as ``layers``
+    for part in language(
+        text
+    ):  # the reference writes the layers as ``blocks``, Moonshot's own files as ``layers``
         if isinstance(part, Weight) and ".layers." in part.name:
             part = replace(part, name=part.name.replace(".layers.", ".blocks."), also=part.name)
         yield part

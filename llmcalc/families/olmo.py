@@ -29,7 +29,9 @@ def olmo(c: Config) -> Parts:
     """OLMo 1 (arXiv 2402.00838): its norms have no parameters."""
     layers, bias = Layers.all(c.n_layers), c.flag("attention_bias")
     yield from embed("model.embed_tokens", c.vocab, c.d_model)
-    yield from by_window(c, layers, c.sliding(), lambda ls, window: gqa(ATTENTION, c, ls, window, bias))
+    yield from by_window(
+        c, layers, c.sliding(), lambda ls, window: gqa(ATTENTION, c, ls, window, bias)
+    )
     yield from gated(c)(layers)
     yield from lm_head("lm_head", c.vocab, c.d_model, tie(c))
 
@@ -38,7 +40,9 @@ def olmo(c: Config) -> Parts:
 def olmo2(c: Config) -> Parts:
     """OLMo 2 (arXiv 2501.00656): norms after, and on whole queries and keys."""
     bias = c.flag("attention_bias")
-    yield from post_norm(c, lambda ls, window: gqa_normed(ATTENTION, c, ls, window, bias, False), gated(c))
+    yield from post_norm(
+        c, lambda ls, window: gqa_normed(ATTENTION, c, ls, window, bias, False), gated(c)
+    )
 
 
 @family("olmo3")
@@ -46,7 +50,9 @@ def olmo3(c: Config) -> Parts:
     """OLMo 3: OLMo 2 with windows in three of four layers."""
     bias = c.flag("attention_bias")
     sliding = c.sliding(lambda i: (i + 1) % 4)
-    yield from post_norm(c, lambda ls, window: gqa_normed(ATTENTION, c, ls, window, bias, False), gated(c), sliding)
+    yield from post_norm(
+        c, lambda ls, window: gqa_normed(ATTENTION, c, ls, window, bias, False), gated(c), sliding
+    )
 
 
 @family("cohere", "cohere2")
@@ -60,10 +66,20 @@ def cohere(c: Config) -> Parts:
     def attend(group: Layers, window: Dim | None) -> Parts:
         yield from qkv(ATTENTION, c, group, bias)
         if qk:
-            yield tensor(f"{ATTENTION}.q_norm.weight", (c.n_heads, c.head_dim), "scale", "attn.q_norm", group)
-            yield tensor(f"{ATTENTION}.k_norm.weight", (c.n_kv_heads, c.head_dim), "scale", "attn.k_norm", group)
+            yield tensor(
+                f"{ATTENTION}.q_norm.weight", (c.n_heads, c.head_dim), "scale", "attn.q_norm", group
+            )
+            yield tensor(
+                f"{ATTENTION}.k_norm.weight",
+                (c.n_kv_heads, c.head_dim),
+                "scale",
+                "attn.k_norm",
+                group,
+            )
         yield mix(c, group, window)
-        yield from linear(f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", group, bias)
+        yield from linear(
+            f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", group, bias
+        )
 
     yield from embed("model.embed_tokens", c.vocab, c.d_model)
     yield from norm(f"{BLOCK}.input_layernorm", c.d_model, layers)

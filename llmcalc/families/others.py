@@ -39,7 +39,9 @@ def arcee(c: Config) -> Parts:
     yield from pre_norm(
         c,
         lambda layers, window: gqa(ATTENTION, c, layers, window, bias),
-        lambda layers: mlp(f"{MLP}.", c.d_model, c.d_ff, layers, ("up_proj", "down_proj"), mlp_bias),
+        lambda layers: mlp(
+            f"{MLP}.", c.d_model, c.d_ff, layers, ("up_proj", "down_proj"), mlp_bias
+        ),
     )
 
 
@@ -50,7 +52,9 @@ def apertus(c: Config) -> Parts:
     rows = c.optional("output_vocab_size") if c.family == "apertus1p5_text" and not c.tied else None
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.attention_layernorm", d, layers)
-    yield from by_window(c, layers, c.sliding(), lambda ls, window: gqa_normed(ATTENTION, c, ls, window, bias))
+    yield from by_window(
+        c, layers, c.sliding(), lambda ls, window: gqa_normed(ATTENTION, c, ls, window, bias)
+    )
     yield from norm(f"{BLOCK}.feedforward_layernorm", d, layers)
     yield from mlp(f"{MLP}.", d, c.d_ff, layers, ("up_proj", "down_proj"), False)
     if c.get("hidden_act") == "xielu":
@@ -71,7 +75,9 @@ def bitnet(c: Config) -> Parts:
         yield from qkv(ATTENTION, c, layers, bias)
         yield mix(c, layers, window)
         yield from norm(f"{ATTENTION}.attn_sub_norm", c.d_model, layers)
-        yield from linear(f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias)
+        yield from linear(
+            f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers, bias
+        )
 
     def ff(layers: Layers) -> Parts:
         yield from gated(c)(layers)
@@ -108,7 +114,9 @@ def exaone4(c: Config) -> Parts:
         sliding = c.sliding(lambda i: pattern[i % len(pattern)] == "L")
     else:
         sliding = c.sliding(lambda i: c.optional("window") and every and (i + 1) % every)
-    yield from post_norm(c, lambda layers, window: gqa_normed(ATTENTION, c, layers, window), gated(c), sliding)
+    yield from post_norm(
+        c, lambda layers, window: gqa_normed(ATTENTION, c, layers, window), gated(c), sliding
+    )
 
 
 @family("opt")
@@ -116,7 +124,11 @@ def opt(c: Config) -> Parts:
     """OPT (arXiv 2205.01068): learned positions with two rows more; the 350M model projects in and out."""
     d, layers, p = c.d_model, Layers.all(c.n_layers), "model.decoder"
     w = c.optional("word_embed_proj_dim") or d
-    block, bias, affine = f"{p}.layers.{{layer}}", c.flag("enable_bias"), c.flag("layer_norm_elementwise_affine")
+    block, bias, affine = (
+        f"{p}.layers.{{layer}}",
+        c.flag("enable_bias"),
+        c.flag("layer_norm_elementwise_affine"),
+    )
     d_ff = c.size("d_ff", None, "ffn_dim")
     yield from embed(f"{p}.embed_tokens", c.vocab, w)
     yield from embed(f"{p}.embed_positions", c.max_context + 2, d, "embed.position")
@@ -180,7 +192,9 @@ def gpt1(c: Config) -> Parts:
     yield from embed("transformer.tokens_embed", c.vocab, d)
     yield from embed("transformer.positions_embed", c.max_context, d, "embed.position")
     yield from conv1d_gpt2(f"{block}.attn.c_attn", d, 3 * d, "attn.qkv", layers)
-    yield replace(attention(layers, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim), kind="none")
+    yield replace(
+        attention(layers, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim), kind="none"
+    )
     yield from conv1d_gpt2(f"{block}.attn.c_proj", d, d, "attn.o", layers)
     yield from norm(f"{block}.ln_1", d, layers, True)
     yield from conv1d_gpt2(f"{block}.mlp.c_fc", d, 4 * d, "mlp.up", layers)
@@ -192,10 +206,17 @@ def gpt1(c: Config) -> Parts:
 @family("ctrl")
 def ctrl(c: Config) -> Parts:
     """CTRL (arXiv 1909.05858): computed positions, a bias on the head."""
-    d, layers, block, d_ff = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}", c.size("d_ff", None, "dff")
+    d, layers, block, d_ff = (
+        c.d_model,
+        Layers.all(c.n_layers),
+        "transformer.h.{layer}",
+        c.size("d_ff", None, "dff"),
+    )
     yield from embed("transformer.w", c.vocab, d)
     for name, role in (("Wq", "q"), ("Wk", "k"), ("Wv", "v")):
-        yield from linear(f"{block}.multi_head_attention.{name}", d, d, f"attn.{role}", layers, True)
+        yield from linear(
+            f"{block}.multi_head_attention.{name}", d, d, f"attn.{role}", layers, True
+        )
     yield attention(layers, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim)
     yield from linear(f"{block}.multi_head_attention.dense", d, d, "attn.o", layers, True)
     yield from mlp(f"{block}.ffn.", d, d_ff, layers, ("0", "2"))
@@ -208,13 +229,20 @@ def ctrl(c: Config) -> Parts:
 @family("cpmant")
 def cpmant(c: Config) -> Parts:
     """CPM-Ant: soft prompts before the text, which stay in the cache; a head that is never tied."""
-    d, layers, heads, d_h = c.d_model, Layers.all(c.n_layers), c.n_heads, c.size("head_dim", None, "dim_head")
+    d, layers, heads, d_h = (
+        c.d_model,
+        Layers.all(c.n_layers),
+        c.n_heads,
+        c.size("head_dim", None, "dim_head"),
+    )
     block, a, d_ff = "cpmant.encoder.layers.{layer}", heads * d_h, c.size("d_ff", None, "dim_ff")
     p = f"{block}.self_att.self_attention"
     yield from embed("cpmant.segment_embedding", c.segment_types, d, "embed.type")
     yield from embed("cpmant.input_embedding", c.vocab + c.prompt_types * c.prompt_length, d)
     rows = c.segment_types * c.segment_types + c.position_bias_num_buckets
-    yield tensor("cpmant.position_bias.relative_attention_bias", (rows, heads), "lookup", "embed.position")
+    yield tensor(
+        "cpmant.position_bias.relative_attention_bias", (rows, heads), "lookup", "embed.position"
+    )
     yield from norm(f"{block}.self_att.layernorm_before_attention", d, layers)
     for name in "qkv":
         yield from linear(f"{p}.project_{name}", a, d, f"attn.{name}", layers)
@@ -252,14 +280,19 @@ def xlnet(c: Config) -> Parts:
     yield from norm(f"{p}.layer_norm", d, layers, True)
     yield from norm(f"{block}.ff.layer_norm", d, layers, True)
     yield from mlp(f"{block}.ff.", d, d_ff, layers, ("layer_1", "layer_2"))
-    yield from lm_head("lm_loss", c.vocab, d, tie(c, "transformer.word_embedding.weight"), bias=True)
+    yield from lm_head(
+        "lm_loss", c.vocab, d, tie(c, "transformer.word_embedding.weight"), bias=True
+    )
 
 
 @family("jetmoe")
 def jetmoe(c: Config) -> Parts:
     """JetMoE (arXiv 2404.07413): experts in attention as well as in the MLP."""
     d, layers, n, k = c.d_model, Layers.all(c.n_layers), c.n_experts, c.n_active_experts
-    kv, d_h = c.size("n_kv_heads", None, "num_key_value_heads"), c.size("head_dim", None, "kv_channels", "head_dim")
+    kv, d_h = (
+        c.size("n_kv_heads", None, "num_key_value_heads"),
+        c.size("head_dim", None, "kv_channels", "head_dim"),
+    )
     q, p, m = d_h * kv, f"{BLOCK}.self_attention", f"{BLOCK}.mlp"
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
@@ -285,7 +318,9 @@ def kolibri(c: Config) -> Parts:
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
     sliding = c.sliding(lambda i: (i + 1) % 5)
-    yield from by_window(c, layers, sliding, lambda ls, window: gqa_normed(ATTENTION, c, ls, window))
+    yield from by_window(
+        c, layers, sliding, lambda ls, window: gqa_normed(ATTENTION, c, ls, window)
+    )
     yield from norm(f"{BLOCK}.post_attn_norm", d, layers)
     yield from norm(f"{BLOCK}.post_attention_layernorm", d, layers)
     yield from routed(c, layers, c.d_ff_expert)
@@ -308,7 +343,9 @@ def hrm_text(c: Config) -> Parts:
         p = f"model.{stack}.layers.{{layer}}"
         yield from linear(f"{p}.attn.gqkv_proj", 4 * a, d, "attn.qkv", layers, bias)
         yield from linear(f"{p}.attn.o_proj", d, a, "attn.o", layers, bias)
-        yield from linear(f"{p}.mlp.gate_up_proj", 2 * c.d_ff, d, "mlp.gate_up", layers, c.flag("mlp_bias"))
+        yield from linear(
+            f"{p}.mlp.gate_up_proj", 2 * c.d_ff, d, "mlp.gate_up", layers, c.flag("mlp_bias")
+        )
         yield from linear(f"{p}.mlp.down_proj", d, c.d_ff, "mlp.down", layers, c.flag("mlp_bias"))
     slots = Layers.all(int(stacks) * int(cycles), "n_slots")
     yield attention(slots, c.n_heads, c.n_heads, c.head_dim, c.head_dim)

@@ -19,8 +19,12 @@ def phi4_multimodal(c: Config) -> Parts:
     """The decoder, and the towers that extend its embedding."""
     d, layers = c.d_model, Layers.all(c.n_layers)
     yield from embed("model.embed_tokens", c.vocab, d)
-    yield from image_embed(inner(c, "vision_config", "phi4_multimodal_vision"), f"{EXTEND}.image_embed", d)
-    yield from audio_embed(inner(c, "audio_config", "phi4_multimodal_audio"), f"{EXTEND}.audio_embed", d)
+    yield from image_embed(
+        inner(c, "vision_config", "phi4_multimodal_vision"), f"{EXTEND}.image_embed", d
+    )
+    yield from audio_embed(
+        inner(c, "audio_config", "phi4_multimodal_audio"), f"{EXTEND}.audio_embed", d
+    )
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
     yield from by_window(c, layers, c.sliding(), lambda ls, window: fused_attention(c, ls, window))
     yield from norm(f"{BLOCK}.post_attention_layernorm", d, layers)
@@ -48,10 +52,16 @@ def convolution(name: str, *shape: int, layers: Layers | None = None) -> Parts:
 
 def audio_embed(c: Config, p: str, d: Dim) -> Parts:
     """A conformer over mel frames, and projections for speech alone and for speech beside images."""
-    h, steps, channels = named(c, "hidden_size"), int(c.time_reduction).bit_length() - 1, named(c, "nemo_conv_channels")
+    h, steps, channels = (
+        named(c, "hidden_size"),
+        int(c.time_reduction).bit_length() - 1,
+        named(c, "nemo_conv_channels"),
+    )
     e, size = f"{p}.encoder", int(c.input_size)
     for name in ("global_mean", "global_invstd"):
-        yield tensor(f"{e}.encoder_embedding.{name}", (c.input_size,), "scale", "audio.norm", buffer=True)
+        yield tensor(
+            f"{e}.encoder_embedding.{name}", (c.input_size,), "scale", "audio.norm", buffer=True
+        )
     yield from convolution(f"{e}.embed.conv.0", channels, 1, 3, 3)
     for step in range(1, steps):
         yield from convolution(f"{e}.embed.conv.{3 * step - 1}", channels, 1, 3, 3)
@@ -67,9 +77,13 @@ def audio_embed(c: Config, p: str, d: Dim) -> Parts:
         named(c, "n_heads", "num_attention_heads"),
         "audio.position",
     )
-    yield from conformer(c, f"{e}.encoders.{{layer}}", h, Layers.all(named(c, "n_layers", "num_blocks")))
+    yield from conformer(
+        c, f"{e}.encoders.{{layer}}", h, Layers.all(named(c, "n_layers", "num_blocks"))
+    )
     for kind in ("speech", "vision_speech"):
-        yield from linear(f"{p}.up_proj_for_{kind}", d, h * c.downsample_rate, "projector", bias=True)
+        yield from linear(
+            f"{p}.up_proj_for_{kind}", d, h * c.downsample_rate, "projector", bias=True
+        )
         yield from linear(f"{p}.down_proj_for_{kind}", d, d, "projector", bias=True)
 
 
@@ -91,7 +105,9 @@ def conformer(c: Config, p: str, h: Dim, layers: Layers) -> Parts:
     yield from convolution(f"{p}.conv.glu.ext_pw_conv_1d", 2 * out, h, 1, layers=layers)
     for name in ("b1", "b2"):
         yield tensor(f"{p}.conv.glu.{name}", (1, out, 1), "add", "audio.conv", layers)
-    yield from convolution(f"{p}.conv.dw_sep_conv_1d.dw_conv", wide, 1, c.kernel_size, layers=layers)
+    yield from convolution(
+        f"{p}.conv.dw_sep_conv_1d.dw_conv", wide, 1, c.kernel_size, layers=layers
+    )
     yield from convolution(f"{p}.conv.dw_sep_conv_1d.pw_conv", mid, wide, 1, layers=layers)
     yield from convolution(f"{p}.conv.ext_pw_conv_1d", out, h, 1, layers=layers)
     for name in ("layer_norm_att", "layer_norm"):

@@ -15,7 +15,11 @@ from llmcalc.families.frame import ATTENTION, MLP, gated, pre_norm, routed, spli
 def late_windows(c: Config) -> frozenset[int]:
     """Qwen's windows: off unless ``use_sliding_window``, then from ``max_window_layers`` on."""
     if not (c.flag("use_sliding_window") and c.optional("window")):
-        return c.sliding(lambda i: False) if c.get("layer_types") and c.optional("window") else frozenset()
+        return (
+            c.sliding(lambda i: False)
+            if c.get("layer_types") and c.optional("window")
+            else frozenset()
+        )
     first = c.size("max_window_layers", 0, least=0)
     return c.sliding(lambda i: i >= first)
 
@@ -24,7 +28,10 @@ def late_windows(c: Config) -> frozenset[int]:
 def qwen2(c: Config) -> Parts:
     """Qwen2 and 2.5 (arXiv 2407.10671): biases on q, k and v, always."""
     yield from pre_norm(
-        c, lambda layers, window: gqa(ATTENTION, c, layers, window, True, False), gated(c), late_windows(c)
+        c,
+        lambda layers, window: gqa(ATTENTION, c, layers, window, True, False),
+        gated(c),
+        late_windows(c),
     )
 
 
@@ -33,7 +40,10 @@ def qwen3(c: Config) -> Parts:
     """Qwen3 dense (arXiv 2505.09388): norms on queries and keys instead of biases."""
     bias = c.flag("attention_bias")
     yield from pre_norm(
-        c, lambda layers, window: gqa_normed(ATTENTION, c, layers, window, bias), gated(c), late_windows(c)
+        c,
+        lambda layers, window: gqa_normed(ATTENTION, c, layers, window, bias),
+        gated(c),
+        late_windows(c),
     )
 
 
@@ -51,7 +61,9 @@ def qwen2_moe(c: Config) -> Parts:
 
     def moe(layers: Layers) -> Parts:
         yield from routed(c, layers, c.d_ff_expert)
-        yield from swiglu(f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers)
+        yield from swiglu(
+            f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers
+        )
         yield from linear(f"{MLP}.shared_expert_gate", 1, c.d_model, "router", layers)
 
     last = c.size("max_window_layers", 0, least=0)
@@ -86,6 +98,10 @@ def mellum(c: Config) -> Parts:
     yield from pre_norm(
         c,
         lambda layers, window: gqa_normed(ATTENTION, c, layers, window, bias),
-        split(lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed(c, layers, c.d_ff_expert)),
+        split(
+            lambda i: kinds[i] != "sparse",
+            gated(c),
+            lambda layers: routed(c, layers, c.d_ff_expert),
+        ),
         c.sliding(lambda i: False),
     )

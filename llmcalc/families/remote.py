@@ -28,7 +28,8 @@ def refuse(c: Config, key: str, what: str) -> None:
     """An error for a variant under the same model_type whose tensors are not described."""
     if c.raw.get(key):
         raise ConfigError(
-            f"{c.family}: {what} ({key}) are not described", hint="name the checkpoint file for its exact count"
+            f"{c.family}: {what} ({key}) are not described",
+            hint="name the checkpoint file for its exact count",
         )
 
 
@@ -55,7 +56,9 @@ def xverse(c: Config) -> Parts:
 def orion(c: Config) -> Parts:
     """Orion 14B: Llama with LayerNorm."""
     refuse(c, "num_experts", "experts")
-    yield from pre_norm(c, lambda layers, window: gqa(ATTENTION, c, layers, window), gated(c), bias=True)
+    yield from pre_norm(
+        c, lambda layers, window: gqa(ATTENTION, c, layers, window), gated(c), bias=True
+    )
 
 
 @family("internlm")
@@ -72,7 +75,9 @@ def internlm2(c: Config) -> Parts:
     p = f"{BLOCK}.attention"
     yield from embed("model.tok_embeddings", c.vocab, d)
     yield from norm(f"{BLOCK}.attention_norm", d, layers)
-    yield from linear(f"{p}.wqkv", (c.n_heads + 2 * c.n_kv_heads) * c.head_dim, d, "attn.qkv", layers, bias)
+    yield from linear(
+        f"{p}.wqkv", (c.n_heads + 2 * c.n_kv_heads) * c.head_dim, d, "attn.qkv", layers, bias
+    )
     yield attention(layers, c.n_heads, c.n_kv_heads, c.head_dim, c.head_dim)
     yield from linear(f"{p}.wo", d, c.n_heads * c.head_dim, "attn.o", layers, bias)
     yield from norm(f"{BLOCK}.ffn_norm", d, layers)
@@ -88,16 +93,26 @@ def chatglm(c: Config) -> Parts:
     refuse(c, "pre_seq_len", "prefix encoders")
     if "ffn_hidden_size" not in c.raw:
         raise ConfigError(
-            "chatglm: the first ChatGLM (inner_hidden_size) is not described", hint="name its checkpoint file"
+            "chatglm: the first ChatGLM (inner_hidden_size) is not described",
+            hint="name its checkpoint file",
         )
     d, layers, p = c.d_model, Layers.all(c.n_layers), "transformer.encoder.layers.{layer}"
     d_h, ln = c.size("head_dim", 128, "kv_channels"), not c.flag("rmsnorm", True)
-    n_kv = c.size("n_kv_heads", 1, "multi_query_group_num") if c.flag("multi_query_attention") else c.n_heads
+    n_kv = (
+        c.size("n_kv_heads", 1, "multi_query_group_num")
+        if c.flag("multi_query_attention")
+        else c.n_heads
+    )
     bias, qkv_bias = c.flag("add_bias_linear"), c.flag("add_bias_linear") or c.flag("add_qkv_bias")
     yield from embed("transformer.embedding.word_embeddings", c.vocab, d)
     yield from norm(f"{p}.input_layernorm", d, layers, ln)
     yield from linear(
-        f"{p}.self_attention.query_key_value", (c.n_heads + 2 * n_kv) * d_h, d, "attn.qkv", layers, qkv_bias
+        f"{p}.self_attention.query_key_value",
+        (c.n_heads + 2 * n_kv) * d_h,
+        d,
+        "attn.qkv",
+        layers,
+        qkv_bias,
     )
     yield attention(layers, c.n_heads, n_kv, d_h, d_h)
     yield from linear(f"{p}.self_attention.dense", d, c.n_heads * d_h, "attn.o", layers, bias)
@@ -109,7 +124,9 @@ def chatglm(c: Config) -> Parts:
     yield from lm_head("transformer.output_layer", c.vocab, d)
     from llmcalc.blocks import tensor
 
-    yield tensor("transformer.rotary_pos_emb.inv_freq", (d_h // 4,), "state", "position", buffer=True)
+    yield tensor(
+        "transformer.rotary_pos_emb.inv_freq", (d_h // 4,), "state", "position", buffer=True
+    )
 
 
 @family("qwen")
@@ -118,7 +135,11 @@ def qwen1(c: Config) -> Parts:
     refuse(c, "visual", "vision towers")
     refuse(c, "audio", "audio towers")
     d, layers, block = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}"
-    d_h, bias, half = c.size("head_dim", 128, "kv_channels"), not c.flag("no_bias", True), c.d_ff // 2
+    d_h, bias, half = (
+        c.size("head_dim", 128, "kv_channels"),
+        not c.flag("no_bias", True),
+        c.d_ff // 2,
+    )
     a = c.n_heads * d_h
     yield from embed("transformer.wte", c.vocab, d)
     yield from norm(f"{block}.ln_1", d, layers)
@@ -136,7 +157,11 @@ def qwen1(c: Config) -> Parts:
 @family("phi3small")
 def phi3small(c: Config) -> Parts:
     """Phi-3-small (arXiv 2404.14219): LayerNorm, biases, interleaved gate and up, tied head."""
-    d, layers, d_ff = c.d_model, Layers.all(c.n_layers), c.size("d_ff", None, "ff_intermediate_size")
+    d, layers, d_ff = (
+        c.d_model,
+        Layers.all(c.n_layers),
+        c.size("d_ff", None, "ff_intermediate_size"),
+    )
     width = (c.n_heads + 2 * c.n_kv_heads) * c.head_dim
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers, True)
@@ -148,23 +173,35 @@ def phi3small(c: Config) -> Parts:
     yield from linear(f"{MLP}.down_proj", d, d_ff, "mlp.down", layers, True)
     yield from norm("model.final_layernorm", d, bias=True)
     yield from lm_head(
-        "lm_head", c.vocab, d, "model.embed_tokens.weight" if c.flag("tie_word_embeddings", True) else None
+        "lm_head",
+        c.vocab,
+        d,
+        "model.embed_tokens.weight" if c.flag("tie_word_embeddings", True) else None,
     )
 
 
 @family("openelm")
 def openelm(c: Config) -> Parts:
     """OpenELM (arXiv 2404.14619): heads and inner widths that grow from layer to layer."""
-    d, d_h, layers, block = c.d_model, c.head_dim, Layers.all(c.n_layers), "transformer.layers.{layer}"
+    d, d_h, layers, block = (
+        c.d_model,
+        c.head_dim,
+        Layers.all(c.n_layers),
+        "transformer.layers.{layer}",
+    )
     q, kv, factors = (c.kinds(k) for k in ("num_query_heads", "num_kv_heads", "ffn_multipliers"))
     if q is None or kv is None or factors is None:
-        raise ConfigError("openelm: the config lacks num_query_heads, num_kv_heads or ffn_multipliers, one per layer")
+        raise ConfigError(
+            "openelm: the config lacks num_query_heads, num_kv_heads or ffn_multipliers, one per layer"
+        )
     unit, gates = int(c.size("ffn_dim_divisor", 256)), 2 if c.flag("ffn_with_glu", True) else 1
     yield from embed("transformer.token_embeddings", c.vocab, d)
     yield from norm(f"{block}.attn_norm", d, layers)
     for (n, n_kv), group in layers.by("heads", lambda i: (q[i], kv[i])):
         heads, kv_heads = Dim(n, f"n_heads_{n}"), Dim(n_kv, f"n_kv_heads_{n_kv}")
-        yield from linear(f"{block}.attn.qkv_proj", (heads + 2 * kv_heads) * d_h, d, "attn.qkv", group)
+        yield from linear(
+            f"{block}.attn.qkv_proj", (heads + 2 * kv_heads) * d_h, d, "attn.qkv", group
+        )
         yield attention(group, heads, kv_heads, d_h, d_h)
         yield from linear(f"{block}.attn.out_proj", d, heads * d_h, "attn.o", group)
     if c.flag("normalize_qk_projections", True):
@@ -177,7 +214,12 @@ def openelm(c: Config) -> Parts:
         yield from linear(f"{block}.ffn.proj_2", d, d_ff, "mlp.down", group)
     yield from norm("transformer.norm", d)
     shared = c.flag("share_input_output_layers", True)
-    yield from lm_head("transformer.classifier", c.vocab, d, "transformer.token_embeddings.weight" if shared else None)
+    yield from lm_head(
+        "transformer.classifier",
+        c.vocab,
+        d,
+        "transformer.token_embeddings.weight" if shared else None,
+    )
 
 
 def divisible(value: float, unit: int) -> int:
@@ -200,7 +242,9 @@ def nemotron_nas(c: Config) -> Parts:
     bias, mlp_bias, seen = c.flag("attention_bias"), c.flag("mlp_bias"), Dim
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, attends)
-    for group_size, group in attends.by("groups", lambda i: blocks[i]["attention"].get("n_heads_in_group")):
+    for group_size, group in attends.by(
+        "groups", lambda i: blocks[i]["attention"].get("n_heads_in_group")
+    ):
         n_kv = int(c.n_heads) // group_size
         raw = {**c.raw, "num_key_value_heads": n_kv}
         part = Config(raw, defaults=c.defaults)
@@ -223,7 +267,9 @@ def deci_check(block: dict[str, Any]) -> None:
         or ffn.get("moe")
         or block.get("parallel_blocks")
     ):
-        raise ConfigError("nemotron-nas: layers replaced by one matrix, parallel blocks and experts are not described")
+        raise ConfigError(
+            "nemotron-nas: layers replaced by one matrix, parallel blocks and experts are not described"
+        )
 
 
 def deci_width(ffn: dict[str, Any], d: int) -> int:
@@ -236,7 +282,11 @@ def deci_width(ffn: dict[str, Any], d: int) -> int:
 @family("deepseek")
 def deepseek_v1(c: Config) -> Parts:
     """DeepSeekMoE 16B (arXiv 2401.06066) and DeepSeek LLM: ordinary attention, routed and shared experts."""
-    bias, first, every = c.flag("attention_bias"), c.size("n_dense_layers", 0, least=0), c.size("moe_layer_freq", 1)
+    bias, first, every = (
+        c.flag("attention_bias"),
+        c.size("n_dense_layers", 0, least=0),
+        c.size("moe_layer_freq", 1),
+    )
     sparse = c.optional("n_experts")
 
     def moe(layers: Layers) -> Parts:
@@ -266,7 +316,9 @@ def minicpm(c: Config) -> Parts:
         yield from experts(one, c.n_experts, c.n_active_experts)
 
     feed_forward = moe if c.size("n_experts", 0, least=0) else gated(c)
-    yield from pre_norm(tied, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward)
+    yield from pre_norm(
+        tied, lambda layers, window: gqa(ATTENTION, c, layers, window, bias), feed_forward
+    )
 
 
 @family("minimax_m3")

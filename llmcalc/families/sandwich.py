@@ -41,7 +41,9 @@ def mimo_v2_flash(c: Config) -> Parts:
     sliding = c.sliding(lambda i: i != 0 and (i + 1) % 6 != 0)
     given = c.optional("window", "sliding_window_size")
     window_size = (
-        Dim(given + 1, "window") if given and "sliding_window_size" in c.raw else c.optional("window", "sliding_window")
+        Dim(given + 1, "window")
+        if given and "sliding_window_size" in c.raw
+        else c.optional("window", "sliding_window")
     )
     d, d_v = c.d_model, c.v_head_dim
 
@@ -53,7 +55,9 @@ def mimo_v2_flash(c: Config) -> Parts:
         yield from linear(f"{ATTENTION}.v_proj", heads * d_v, d, "attn.v", layers, bias)
         yield attention(layers, c.n_heads, heads, c.head_dim, d_v, window_size if window else None)
         if window:
-            yield tensor(f"{ATTENTION}.attention_sink_bias", (c.n_heads,), "add", "attn.sinks", layers)
+            yield tensor(
+                f"{ATTENTION}.attention_sink_bias", (c.n_heads,), "add", "attn.sinks", layers
+            )
         yield from linear(f"{ATTENTION}.o_proj", d, c.n_heads * d_v, "attn.o", layers)
 
     def moe(layers: Layers) -> Parts:
@@ -76,21 +80,34 @@ def laguna(c: Config) -> Parts:
     def attend(layers: Layers, window: Dim | None) -> Parts:
         for n, group in layers.by("heads", lambda i: heads[i]):
             n_heads = Dim(n, "n_heads" if n == c.n_heads else f"n_heads_{n}")
-            yield from linear(f"{ATTENTION}.q_proj", n_heads * c.head_dim, c.d_model, "attn.q", group, bias)
+            yield from linear(
+                f"{ATTENTION}.q_proj", n_heads * c.head_dim, c.d_model, "attn.q", group, bias
+            )
             for name in ("k", "v"):
                 yield from linear(
-                    f"{ATTENTION}.{name}_proj", c.n_kv_heads * c.head_dim, c.d_model, f"attn.{name}", group, bias
+                    f"{ATTENTION}.{name}_proj",
+                    c.n_kv_heads * c.head_dim,
+                    c.d_model,
+                    f"attn.{name}",
+                    group,
+                    bias,
                 )
             yield from qk_norm(ATTENTION, c, group)
             yield attention(group, n_heads, c.n_kv_heads, c.head_dim, c.head_dim, window)
             gate = n_heads if per_head else n_heads * c.head_dim
             yield from linear(f"{ATTENTION}.g_proj", gate, c.d_model, "attn.gate", group)
-            yield from linear(f"{ATTENTION}.o_proj", c.d_model, n_heads * c.head_dim, "attn.o", group, bias)
+            yield from linear(
+                f"{ATTENTION}.o_proj", c.d_model, n_heads * c.head_dim, "attn.o", group, bias
+            )
 
     def moe(layers: Layers) -> Parts:
         yield from routed(c, layers, c.d_ff_expert)
-        yield tensor(f"{MLP}.experts.e_score_correction_bias", (c.n_experts,), "add", "router", layers)
-        yield from swiglu(f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers)
+        yield tensor(
+            f"{MLP}.experts.e_score_correction_bias", (c.n_experts,), "add", "router", layers
+        )
+        yield from swiglu(
+            f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers
+        )
 
     yield from pre_norm(c, attend, split(lambda i: kinds[i] != "sparse", gated(c), moe), sliding)
 
@@ -137,7 +154,9 @@ def flint(c: Config) -> Parts:
 
     def moe(layers: Layers) -> Parts:
         yield from routed(c, layers, c.d_ff_expert)
-        yield from swiglu(f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers)
+        yield from swiglu(
+            f"{MLP}.shared_expert", c.d_model, c.size("shared_expert_intermediate_size"), layers
+        )
 
     yield from pre_norm(
         c,
@@ -150,7 +169,12 @@ def flint(c: Config) -> Parts:
 @family("beam")
 def beam(c: Config) -> Parts:
     """Beam: sandwich norms, attention with a gate per head, experts after three dense layers."""
-    layers, d, bias, last = Layers.all(c.n_layers), c.d_model, c.flag("attention_bias"), c.layers - 1
+    layers, d, bias, last = (
+        Layers.all(c.n_layers),
+        c.d_model,
+        c.flag("attention_bias"),
+        c.layers - 1,
+    )
     kinds = sparse_layers(c, ["dense" if i < 3 else "sparse" for i in range(c.layers)])
 
     def attend(group: Layers, window: Dim | None) -> Parts:
@@ -179,7 +203,10 @@ def cohere2_moe(c: Config) -> Parts:
     layers, d, bias = Layers.all(c.n_layers), c.d_model, c.flag("attention_bias")
     prefix = c.size("n_dense_layers", 0, least=0)
     kinds = sparse_layers(c, ["dense" if i < prefix else "sparse" for i in range(c.layers)])
-    every, first = c.size("sliding_window_pattern", 4), c.size("prefix_dense_sliding_window_pattern", 1)
+    every, first = (
+        c.size("sliding_window_pattern", 4),
+        c.size("prefix_dense_sliding_window_pattern", 1),
+    )
     sliding = c.sliding(lambda i: (i + 1) % first if i < prefix else (i - prefix + 1) % every)
     dense_width = c.optional("prefix_dense_intermediate_size") or c.d_ff
 
@@ -191,6 +218,8 @@ def cohere2_moe(c: Config) -> Parts:
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers)
     yield from by_window(c, layers, sliding, lambda ls, window: gqa(ATTENTION, c, ls, window, bias))
-    yield from split(lambda i: kinds[i] != "sparse", lambda ls: swiglu(MLP, d, dense_width, ls), moe)(layers)
+    yield from split(
+        lambda i: kinds[i] != "sparse", lambda ls: swiglu(MLP, d, dense_width, ls), moe
+    )(layers)
     yield from norm("model.norm", d)
     yield from lm_head("lm_head", c.vocab, d, tie(c))

@@ -33,9 +33,13 @@ def step_vision(c: Config, p: str) -> Parts:
         f"{p}.transformer.resblocks.{{layer}}",
     )
     d_ff, patch = Dim(int(int(h) * c.get("mlp_ratio", 8960 / 1536)), "v_d_ff"), c.patch_size
-    yield tensor(f"{p}.conv1.weight", (h, c.size("num_channels", 3), patch, patch), "conv", "vision.patch")
+    yield tensor(
+        f"{p}.conv1.weight", (h, c.size("num_channels", 3), patch, patch), "conv", "vision.patch"
+    )
     side = int(c.image_size) // int(patch)
-    yield tensor(f"{p}.positional_embedding", (Dim(side * side, "n_patches"), h), "lookup", "vision.position")
+    yield tensor(
+        f"{p}.positional_embedding", (Dim(side * side, "n_patches"), h), "lookup", "vision.position"
+    )
     yield from norm(f"{p}.ln_pre", h, bias=True, role="vision.norm")
     for name in ("ls_1", "ls_2"):
         yield tensor(f"{block}.{name}.gamma", (h,), "scale", "vision.norm", layers)
@@ -54,11 +58,16 @@ def step_vision(c: Config, p: str) -> Parts:
 @family("step3p7")
 def step3p7(c: Config) -> Parts:
     """Step 3.7: its tower, one matrix, the language model under its own names."""
-    vision, text = inner(c, "vision_config", "step3p7_vision"), inner(c, "text_config", "step3p7_text")
+    vision, text = (
+        inner(c, "vision_config", "step3p7_vision"),
+        inner(c, "text_config", "step3p7_text"),
+    )
     yield from step_vision(vision, "vision_model")
     yield from step_text(text, bool(c.raw.get("tie_word_embeddings")))
     h = named(vision, "hidden_size", "hidden_size", "width")
-    yield from linear("vit_large_projector", text.d_model, 4 * h, "projector", bias=c.flag("projector_bias"))
+    yield from linear(
+        "vit_large_projector", text.d_model, 4 * h, "projector", bias=c.flag("projector_bias")
+    )
 
 
 def step_sparse(c: Config) -> list[bool]:
@@ -75,9 +84,16 @@ def step_sparse(c: Config) -> list[bool]:
 def step_text(c: Config, tied: bool) -> Parts:
     """Step 3's language model: more heads in windows, gated heads, stacked experts beside a shared one."""
     layers, d, bias, d_h = Layers.all(c.n_layers), c.d_model, c.flag("attention_bias"), c.head_dim
-    kinds, sparse = (c.get("layer_types") or ["full_attention"] * c.layers)[: c.layers], step_sparse(c)
+    kinds, sparse = (
+        (c.get("layer_types") or ["full_attention"] * c.layers)[: c.layers],
+        step_sparse(c),
+    )
     other = c.raw.get("attention_other_setting") or {}
-    near_heads = c.raw.get("num_sliding_attention_heads") or other.get("num_attention_heads") or int(c.n_heads)
+    near_heads = (
+        c.raw.get("num_sliding_attention_heads")
+        or other.get("num_attention_heads")
+        or int(c.n_heads)
+    )
     n_kv, attn = (
         c.size("n_kv_heads", int(c.n_heads), "num_attention_groups", "num_key_value_heads"),
         f"{BLOCK}.self_attn",
@@ -108,7 +124,11 @@ def step_text(c: Config, tied: bool) -> Parts:
 
 def step_experts(c: Config, layers: Layers) -> Parts:
     """Step 3's router, stacked experts and shared expert."""
-    d, n, p = c.d_model, c.size("n_experts", None, "moe_num_experts", "n_routed_experts"), f"{BLOCK}.moe"
+    d, n, p = (
+        c.d_model,
+        c.size("n_experts", None, "moe_num_experts", "n_routed_experts"),
+        f"{BLOCK}.moe",
+    )
     k = c.size("n_active_experts", None, "moe_top_k", "num_experts_per_tok")
     yield from linear(f"{p}.gate", n, d, "router", layers)
     yield from correction_bias(f"{p}.router_bias", n, layers)

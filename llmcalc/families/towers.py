@@ -55,7 +55,9 @@ def siglip(c: Config, p: str, *, linear_patches: bool = False, head: bool | None
     yield tensor(f"{p}.embeddings.patch_embedding.bias", (h,), "add", "vision.patch")
     rows = c.num_patches if linear_patches else patches(c)
     yield from embed(f"{p}.embeddings.position_embedding", rows, h, "vision.position")
-    yield from siglip_layers(f"{p}.encoder.layers.{{layer}}", h, d_ff, stack_of(c, "num_hidden_layers"))
+    yield from siglip_layers(
+        f"{p}.encoder.layers.{{layer}}", h, d_ff, stack_of(c, "num_hidden_layers")
+    )
     yield from norm(f"{p}.post_layernorm", h, bias=True, role="vision.norm")
     if c.flag("vision_use_head", True) if head is None else head:
         yield from siglip_head(f"{p}.head", h, d_ff)
@@ -65,11 +67,18 @@ def clip(c: Config, p: str) -> Parts:
     """CLIP's vision tower (arXiv 2103.00020)."""
     h, patch = named(c, "hidden_size"), c.patch_size
     yield tensor(f"{p}.embeddings.class_embedding", (h,), "add", "vision.patch")
-    yield tensor(f"{p}.embeddings.patch_embedding.weight", (h, c.num_channels, patch, patch), "conv", "vision.patch")
+    yield tensor(
+        f"{p}.embeddings.patch_embedding.weight",
+        (h, c.num_channels, patch, patch),
+        "conv",
+        "vision.patch",
+    )
     yield from embed(f"{p}.embeddings.position_embedding", patches(c) + 1, h, "vision.position")
     yield from norm(f"{p}.pre_layrnorm", h, bias=True, role="vision.norm")
     layers = stack_of(c, "num_hidden_layers")
-    yield from siglip_layers(f"{p}.encoder.layers.{{layer}}", h, named(c, "intermediate_size"), layers)
+    yield from siglip_layers(
+        f"{p}.encoder.layers.{{layer}}", h, named(c, "intermediate_size"), layers
+    )
     yield from norm(f"{p}.post_layernorm", h, bias=True, role="vision.norm")
 
 
@@ -77,7 +86,9 @@ def pixtral(c: Config, p: str) -> Parts:
     """Pixtral's tower (arXiv 2410.07073): Llama's blocks over patches, rotary positions."""
     h, patch, block = named(c, "hidden_size"), c.patch_size, f"{p}.transformer.layers.{{layer}}"
     layers, d_ff = stack_of(c, "num_hidden_layers"), named(c, "intermediate_size")
-    yield tensor(f"{p}.patch_conv.weight", (h, c.num_channels, patch, patch), "conv", "vision.patch")
+    yield tensor(
+        f"{p}.patch_conv.weight", (h, c.num_channels, patch, patch), "conv", "vision.patch"
+    )
     yield from norm(f"{p}.ln_pre", h, role="vision.norm")
     yield from norm(f"{block}.attention_norm", h, layers, role="vision.norm")
     for name in "kvqo":
@@ -90,7 +101,10 @@ def qwen_patch(c: Config, p: str, h: Dim, channels: Dim, bias: bool) -> Parts:
     """Qwen's patches: two frames at a time."""
     patch = c.patch_size
     yield tensor(
-        f"{p}.patch_embed.proj.weight", (h, channels, c.temporal_patch_size, patch, patch), "conv", "vision.patch"
+        f"{p}.patch_embed.proj.weight",
+        (h, channels, c.temporal_patch_size, patch, patch),
+        "conv",
+        "vision.patch",
     )
     if bias:
         yield tensor(f"{p}.patch_embed.proj.bias", (h,), "add", "vision.patch")
@@ -152,17 +166,28 @@ def qwen3_vision(c: Config, p: str, deepstack: bool = True) -> Parts:
         return
     for i in range(len(c.get("deepstack_visual_indexes") or [])):
         q = f"{p}.deepstack_merger_list.{i}"
-        yield from norm(f"{q}.norm", h * c.spatial_merge_size * c.spatial_merge_size, bias=True, role="vision.norm")
+        yield from norm(
+            f"{q}.norm",
+            h * c.spatial_merge_size * c.spatial_merge_size,
+            bias=True,
+            role="vision.norm",
+        )
         yield from merger(c, q, h, out, ("linear_fc1", "linear_fc2"))
 
 
 def llama4_vision(c: Config, p: str) -> Parts:
     """Llama 4's tower, with its adapter."""
-    h, layers, block = named(c, "hidden_size"), stack_of(c, "num_hidden_layers"), f"{p}.model.layers.{{layer}}"
+    h, layers, block = (
+        named(c, "hidden_size"),
+        stack_of(c, "num_hidden_layers"),
+        f"{p}.model.layers.{{layer}}",
+    )
     d_ff, patch = named(c, "intermediate_size"), c.patch_size
     yield tensor(f"{p}.class_embedding", (h,), "add", "vision.patch")
     yield tensor(f"{p}.positional_embedding_vlm", (patches(c) + 1, h), "lookup", "vision.position")
-    yield from linear(f"{p}.patch_embedding.linear", h, c.num_channels * patch * patch, "vision.patch")
+    yield from linear(
+        f"{p}.patch_embedding.linear", h, c.num_channels * patch * patch, "vision.patch"
+    )
     for name in ("layernorm_pre", "layernorm_post"):
         yield from norm(f"{p}.{name}", h, bias=True, role="vision.norm")
     for name in "qkvo":
@@ -172,7 +197,12 @@ def llama4_vision(c: Config, p: str) -> Parts:
     for name in ("input_layernorm", "post_attention_layernorm"):
         yield from norm(f"{block}.{name}", h, layers, True, "vision.norm")
     yield from linear(f"{p}.vision_adapter.mlp.fc1", c.projector_input_dim, d_ff, "vision.merge")
-    yield from linear(f"{p}.vision_adapter.mlp.fc2", c.projector_output_dim, c.projector_output_dim, "vision.merge")
+    yield from linear(
+        f"{p}.vision_adapter.mlp.fc2",
+        c.projector_output_dim,
+        c.projector_output_dim,
+        "vision.merge",
+    )
 
 
 def mllama_vision(c: Config, p: str) -> Parts:
@@ -182,17 +212,27 @@ def mllama_vision(c: Config, p: str) -> Parts:
     rows = Dim((len(ratios) if ratios else 8) + 1, "n_aspect_ratios")
     n, patch = patches(c) + 1, c.patch_size
     yield tensor(f"{p}.class_embedding", (h,), "add", "vision.patch")
-    yield tensor(f"{p}.patch_embedding.weight", (h, c.num_channels, patch, patch), "conv", "vision.patch")
+    yield tensor(
+        f"{p}.patch_embedding.weight", (h, c.num_channels, patch, patch), "conv", "vision.patch"
+    )
     yield tensor(f"{p}.gated_positional_embedding.gate", (1,), "scale", "vision.position")
     yield tensor(f"{p}.gated_positional_embedding.embedding", (n, h), "lookup", "vision.position")
-    yield from embed(f"{p}.gated_positional_embedding.tile_embedding", rows, tiles * n * h, "vision.position")
+    yield from embed(
+        f"{p}.gated_positional_embedding.tile_embedding", rows, tiles * n * h, "vision.position"
+    )
     for name in ("pre", "post"):
         q = f"{p}.{name}_tile_positional_embedding"
         yield tensor(f"{q}.gate", (1,), "scale", "vision.position")
         yield from embed(f"{q}.embedding", rows, tiles * h, "vision.position")
         yield from norm(f"{p}.layernorm_{name}", h, bias=True, role="vision.norm")
-    for stack, key in (("transformer", "num_hidden_layers"), ("global_transformer", "num_global_layers")):
-        layers, block = Layers.all(Dim(c.size(key), f"v_n_{stack}_layers")), f"{p}.{stack}.layers.{{layer}}"
+    for stack, key in (
+        ("transformer", "num_hidden_layers"),
+        ("global_transformer", "num_global_layers"),
+    ):
+        layers, block = (
+            Layers.all(Dim(c.size(key), f"v_n_{stack}_layers")),
+            f"{p}.{stack}.layers.{{layer}}",
+        )
         for name in "qkvo":
             yield from linear(f"{block}.self_attn.{name}_proj", h, h, f"vision.{name}", layers)
         yield from linear(f"{block}.mlp.fc1", d_ff, h, "vision.up", layers, True)
@@ -206,14 +246,19 @@ def mllama_vision(c: Config, p: str) -> Parts:
 
 def whisper_encoder(c: Config, p: str) -> Parts:
     """Whisper's encoder as an audio tower."""
-    d, layers = named(c, "d_model", "hidden_size", "d_model"), stack_of(c, "num_hidden_layers", "encoder_layers")
+    d, layers = (
+        named(c, "d_model", "hidden_size", "d_model"),
+        stack_of(c, "num_hidden_layers", "encoder_layers"),
+    )
     d_ff, block = named(c, "d_ff", "intermediate_size", "encoder_ffn_dim"), f"{p}.layers.{{layer}}"
     for name, channels in (("conv1", c.num_mel_bins), ("conv2", d)):
         yield tensor(f"{p}.{name}.weight", (d, channels, 3), "conv", "audio.conv")
         yield tensor(f"{p}.{name}.bias", (d,), "add", "audio.conv")
     yield from embed(f"{p}.embed_positions", c.max_source_positions, d, "audio.position")
     for name, role in (("k", "k"), ("v", "v"), ("q", "q"), ("out", "o")):
-        yield from linear(f"{block}.self_attn.{name}_proj", d, d, f"audio.{role}", layers, name != "k")
+        yield from linear(
+            f"{block}.self_attn.{name}_proj", d, d, f"audio.{role}", layers, name != "k"
+        )
     yield from norm(f"{block}.self_attn_layer_norm", d, layers, True, "audio.norm")
     yield from linear(f"{block}.fc1", d_ff, d, "audio.up", layers, True)
     yield from linear(f"{block}.fc2", d, d_ff, "audio.down", layers, True)

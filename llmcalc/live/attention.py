@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llmcalc.anatomy import Mixer
-from llmcalc.calc.slots import LayerPlan
+from llmcalc.forward import Rotary, Style
 from llmcalc.live.cache import Kept
 from llmcalc.live.ops import See, linear, nobody, norm
 from llmcalc.live.rotary import angles, slopes, turn
 from llmcalc.live.weights import Slots
-from llmcalc.style import Rotary, Style
+from llmcalc.questions.layer_plan import LayerPlan
 
 Watch = Callable[[int | None, str, Tensor], None]
 """Called with layer, slot and tensor as they come about."""
@@ -65,7 +65,9 @@ class Pass:
         return self._masks[window]
 
     def _mask(self, window: int | None, places: Tensor) -> Tensor | None:
-        if self.valid is None and (self.new == 1 or (self.first == 0 and (window is None or self.new <= window))):
+        if self.valid is None and (
+            self.new == 1 or (self.first == 0 and (window is None or self.new <= window))
+        ):
             return None
         at = torch.arange(self.first, self.first + self.new, device=places.device)[:, None]
         sees = places[None, :] <= at
@@ -100,10 +102,16 @@ def attend(style: Style, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept, run: 
 def _rotary(style: Style, layer: int, window: int | None) -> Rotary | None:
     if layer in style.unrotated:
         return None
-    return style.local_rotary if window is not None and style.local_rotary is not None else style.rotary
+    return (
+        style.local_rotary
+        if window is not None and style.local_rotary is not None
+        else style.rotary
+    )
 
 
-def _project(style: Style, plan: LayerPlan, w: Slots, x: Tensor, see: See) -> tuple[Tensor, Tensor, Tensor]:
+def _project(
+    style: Style, plan: LayerPlan, w: Slots, x: Tensor, see: See
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (B, H, T, D), keys and values (B, H_kv, T, D), normed where the layer does so."""
     m = plan.mixers[0]
     d_qk, d_v = int(m.d_qk), int(m.d_v)
@@ -116,7 +124,10 @@ def _project(style: Style, plan: LayerPlan, w: Slots, x: Tensor, see: See) -> tu
     see("attn.q", _heads(q, d_qk))
     see("attn.k", _heads(k, d_qk))
     see("attn.v", _heads(v, d_v))
-    q, k = _qk_norm(style, w, "attn.q_norm", q, d_qk, see), _qk_norm(style, w, "attn.k_norm", k, d_qk, see)
+    q, k = (
+        _qk_norm(style, w, "attn.q_norm", q, d_qk, see),
+        _qk_norm(style, w, "attn.k_norm", k, d_qk, see),
+    )
     return _heads(q, d_qk), _heads(k, d_qk), _heads(v, d_v)
 
 
@@ -158,7 +169,12 @@ def scale_of(style: Style, m: Mixer, layer: int) -> float:
 
 
 def mix(
-    style: Style, plan: LayerPlan, w: Slots, qkv: tuple[Tensor, Tensor, Tensor], run: Pass, mask: Tensor | None
+    style: Style,
+    plan: LayerPlan,
+    w: Slots,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    run: Pass,
+    mask: Tensor | None,
 ) -> Tensor:
     """Values mixed by how well queries and keys agree, (B, H, T, D_v)."""
     q, k, v = qkv
@@ -193,7 +209,9 @@ def _by_hand(
     if mask is None and run.new > 1:
         mask = torch.ones(run.new, k.shape[2], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        scores = (
+            scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        )
     if sinks is not None:
         scores = torch.cat((scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)), -1)
     weights = scores.float().softmax(-1).to(v.dtype)
@@ -202,7 +220,9 @@ def _by_hand(
     return weights @ v
 
 
-def _alibi(style: Style, q: Tensor, k: Tensor, run: Pass, mask: Tensor | None, scale: float) -> Tensor:
+def _alibi(
+    style: Style, q: Tensor, k: Tensor, run: Pass, mask: Tensor | None, scale: float
+) -> Tensor:
     """A bias that grows with the key's position, and minus infinity where a query may not look."""
     n, seen = q.shape[1], k.shape[2]
     at = torch.arange(seen, device=q.device)[None]

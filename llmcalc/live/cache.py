@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from llmcalc.anatomy import Anatomy, Mixer
-from llmcalc.calc.cache.load import Load
+from llmcalc.engines.cache import Load
 from llmcalc.errors import UnavailableError
 from llmcalc.live.device import DTYPES, FLOATS
 from llmcalc.live.files import held_bytes
@@ -44,9 +44,14 @@ class Kept:
         if new == 1:
             self._write(keys, values)
             return self.keys, self.values, self.places()
-        places = torch.cat((self.places(), torch.arange(self.length, self.length + new, device=keys.device)))
+        places = torch.cat(
+            (self.places(), torch.arange(self.length, self.length + new, device=keys.device))
+        )
         held = min(self.length, slots)
-        seen = (torch.cat((self.keys[:, :, :held], keys), 2), torch.cat((self.values[:, :, :held], values), 2))
+        seen = (
+            torch.cat((self.keys[:, :, :held], keys), 2),
+            torch.cat((self.values[:, :, :held], values), 2),
+        )
         self._write(keys, values)
         return *seen, places
 
@@ -86,7 +91,12 @@ class Cache:
     """Every layer's share, and which tokens are padding."""
 
     def __init__(
-        self, mixers: list[Mixer], batch: int, capacity: int, dtype: torch.dtype, device: torch.device
+        self,
+        mixers: list[Mixer],
+        batch: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.batch, self.capacity, self.length = batch, capacity, 0
         self.layers = [_layer(m, batch, capacity, dtype, device) for m in mixers]
@@ -94,7 +104,11 @@ class Cache:
 
     def tensors(self) -> list[Tensor]:
         """Every buffer."""
-        return [t for x in self.layers for t in ((x.keys, x.values) if isinstance(x, Kept) else (x.conv, x.recurrent))]
+        return [
+            t
+            for x in self.layers
+            for t in ((x.keys, x.values) if isinstance(x, Kept) else (x.conv, x.recurrent))
+        ]
 
     @property
     def n_bytes(self) -> int:
@@ -102,7 +116,9 @@ class Cache:
         return held_bytes(self.tensors())
 
 
-def _layer(mixer: Mixer, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> Layer:
+def _layer(
+    mixer: Mixer, batch: int, capacity: int, dtype: torch.dtype, device: torch.device
+) -> Layer:
     def empty(*shape: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.zeros(*shape, dtype=kind, device=device)
 
@@ -117,14 +133,24 @@ def _layer(mixer: Mixer, batch: int, capacity: int, dtype: torch.dtype, device: 
     window = int(seen) if seen is not None else None
     slots = capacity if window is None else min(window, capacity)
     if mixer.kind == "latent":
-        keys, values = empty(batch, 1, slots, int(mixer.keys)), empty(batch, 1, slots, int(mixer.values))
+        keys, values = (
+            empty(batch, 1, slots, int(mixer.keys)),
+            empty(batch, 1, slots, int(mixer.values)),
+        )
     else:
         heads = int(mixer.n_kv_heads)
-        keys, values = empty(batch, heads, slots, int(mixer.d_qk)), empty(batch, heads, slots, int(mixer.d_v))
+        keys, values = (
+            empty(batch, heads, slots, int(mixer.d_qk)),
+            empty(batch, heads, slots, int(mixer.d_v)),
+        )
     return Kept(keys, values, window)
 
 
-_ANY = DTYPES | {"int8": torch.int8} | {name: FLOATS[name] for name in ("float8_e4m3fn", "float8_e5m2")}
+_ANY = (
+    DTYPES
+    | {"int8": torch.int8}
+    | {name: FLOATS[name] for name in ("float8_e4m3fn", "float8_e5m2")}
+)
 """Formats that a cache is kept in."""
 
 
@@ -138,11 +164,15 @@ def allocate(anatomy: Anatomy, load: Load, engine: str, device: torch.device) ->
             f"{engine} allocates its own pool, which is not made here",
             hint="--engine formula or transformers can be allocated and measured",
         )
-    keys, values, states = (_plain(k.name) for k in (load.key_dtype, load.value_dtype, load.state_dtype))
+    keys, values, states = (
+        _plain(k.name) for k in (load.key_dtype, load.value_dtype, load.state_dtype)
+    )
     found: list[Tensor] = []
     for m in anatomy.mixers:
         if m.kind == "compressed" or load.tp > 1:
-            raise UnavailableError(f"a cache of kind {m.kind} over {load.tp} ranks is not allocated here")
+            raise UnavailableError(
+                f"a cache of kind {m.kind} over {load.tp} ranks is not allocated here"
+            )
         for _ in m.layers.indices if m.kind not in ("none", "shared") else ():
             found += _buffers(m, load, engine == "transformers", (keys, values, states), device)
     return found
@@ -155,21 +185,36 @@ def _plain(name: str) -> torch.dtype:
 
 
 def _buffers(
-    m: Mixer, load: Load, as_transformers: bool, kinds: tuple[torch.dtype, ...], device: torch.device
+    m: Mixer,
+    load: Load,
+    as_transformers: bool,
+    kinds: tuple[torch.dtype, ...],
+    device: torch.device,
 ) -> list[Tensor]:
     """What one layer holds for all sequences."""
     keys, values, states = kinds
     batch = int(load.batch)
     found = [
-        torch.zeros(batch, int(s.channels), int(s.width), dtype=_plain(s.dtype) if s.dtype else states, device=device)
+        torch.zeros(
+            batch,
+            int(s.channels),
+            int(s.width),
+            dtype=_plain(s.dtype) if s.dtype else states,
+            device=device,
+        )
         for s in m.states
     ]
     if m.per_token:
         slots = _slots(m, load, as_transformers)
-        heads = (int(m.cached_heads) * int(m.d_qk), int(m.cached_heads) * int(m.d_v)) if m.cached_heads else None
+        heads = (
+            (int(m.cached_heads) * int(m.d_qk), int(m.cached_heads) * int(m.d_v))
+            if m.cached_heads
+            else None
+        )
         widths = heads if heads is not None and as_transformers else (int(m.keys), int(m.values))
         found += [
-            torch.zeros(batch, slots, w, dtype=k, device=device) for w, k in zip(widths, (keys, values), strict=True)
+            torch.zeros(batch, slots, w, dtype=k, device=device)
+            for w, k in zip(widths, (keys, values), strict=True)
         ]
         found.append(torch.zeros(batch, slots, int(m.index_keys), dtype=keys, device=device))
     return found

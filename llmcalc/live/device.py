@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from llmcalc.dtypes import find_dtype
 from llmcalc.errors import InputError, UnavailableError
+from llmcalc.formats.element import find_dtype
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
 """Formats that a model can be run in."""
 FLOATS = DTYPES | {
     "float8_e4m3fn": torch.float8_e4m3fn,
@@ -21,7 +26,13 @@ FLOATS = DTYPES | {
 def choose(name: str = "auto") -> torch.device:
     """The device of that name; ``auto`` is the first accelerator there is, else the CPU."""
     if name == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        kind = (
+            "cuda"
+            if torch.cuda.is_available()
+            else "mps"
+            if torch.backends.mps.is_available()
+            else "cpu"
+        )
         return torch.device(kind)
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
@@ -31,11 +42,13 @@ def choose(name: str = "auto") -> torch.device:
         if int(number or 0) >= found:
             there = f"cuda:0 to cuda:{found - 1}" if found else "no CUDA device"
             raise UnavailableError(
-                f"{name} is not here: torch {torch.__version__} sees {there}", hint="try --device cpu"
+                f"{name} is not here: torch {torch.__version__} sees {there}",
+                hint="try --device cpu",
             )
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UnavailableError(
-            f"{name} is not here: torch {torch.__version__} sees no MPS device", hint="try --device cpu"
+            f"{name} is not here: torch {torch.__version__} sees no MPS device",
+            hint="try --device cpu",
         )
     return torch.device(name)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from llmcalc.dtypes import dtype
 from llmcalc.errors import InputError
+from llmcalc.formats.element import dtype
 from llmcalc.live.device import FLOATS
 from llmcalc.sources.header import Header, Stored
 
@@ -74,8 +74,12 @@ class Files:
         if stored.offset + stored.n_bytes > len(data):
             raise InputError(f"{stored.file} has become shorter since its header was read")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns that the mapping cannot be written to; it never is
-            found = torch.frombuffer(data, dtype=torch.uint8, count=stored.n_bytes, offset=stored.offset)
+            warnings.simplefilter(
+                "ignore"
+            )  # torch warns that the mapping cannot be written to; it never is
+            found = torch.frombuffer(
+                data, dtype=torch.uint8, count=stored.n_bytes, offset=stored.offset
+            )
         return found.clone() if stored.offset % max(kind.itemsize, 1) else found
 
     def _dequantised(self, name: str, stored: Stored) -> Tensor:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llmcalc.calc.slots import LayerPlan
+from llmcalc.forward import Style
 from llmcalc.live.attention import Pass
 from llmcalc.live.cache import Kept
 from llmcalc.live.ops import See, linear, norm
 from llmcalc.live.rotary import turn
 from llmcalc.live.weights import Slots
-from llmcalc.style import Style
+from llmcalc.questions.layer_plan import LayerPlan
 
 
 def project(

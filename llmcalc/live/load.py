@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 import torch
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.parallel import one_rank
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.families.styles import style
+from llmcalc.families.runs import style
+from llmcalc.forward import Style
 from llmcalc.live.device import DTYPES, choose, float_dtype
 from llmcalc.live.files import Files
 from llmcalc.live.measure import available
 from llmcalc.live.ranks import ALONE, together
 from llmcalc.live.run import Runner
 from llmcalc.live.weights import Weights
+from llmcalc.parallel import one_rank
 from llmcalc.sources import Model
-from llmcalc.style import Style
 from llmcalc.units import size
 
 
@@ -36,7 +36,11 @@ class Live:
 
 
 def load(
-    model: Model, device: str = "auto", wanted: str | None = None, stream: bool | None = None, tp: int = 1
+    model: Model,
+    device: str = "auto",
+    wanted: str | None = None,
+    stream: bool | None = None,
+    tp: int = 1,
 ) -> Live:
     """The model on a device; ``wanted`` is the format to run in (its own where None).
 
@@ -55,14 +59,18 @@ def load(
     ranks = together(anatomy, found_style, tp, place) if tp > 1 else ALONE
     kind = float_dtype(wanted) if wanted else _own_dtype(model, place)
     files = Files(model.header, model.folder)
-    weights = Weights(files, anatomy, place, kind, (model.raw or {}).get("quantization_config"), ranks)
+    weights = Weights(
+        files, anatomy, place, kind, (model.raw or {}).get("quantization_config"), ranks
+    )
     anatomy = one_rank(anatomy, tp)
     notes = []
     need, free = run_bytes(anatomy, kind), available(place)
     if stream is None:
         stream = need > free
         if stream:
-            notes.append(f"{size(need)} of weights, {size(free)} free on {place}: one layer at a time is loaded")
+            notes.append(
+                f"{size(need)} of weights, {size(free)} free on {place}: one layer at a time is loaded"
+            )
     with no_memory(place, need):
         runner = Runner(anatomy, _with_factors(found_style, files), weights, stream)
     return Live(model, runner, place, kind, stream, tuple(notes))
@@ -78,7 +86,9 @@ def _with_factors(found: Style, files: Files) -> Style:
     """The style with the frequencies' factors that a GGUF holds as a tensor (Llama 3.1 and later)."""
     if "rope_freqs.weight" in files and found.rotary is not None:
         factors = tuple(files.tensor("rope_freqs.weight").tolist())
-        found = replace(found, rotary=replace(found.rotary, kind="factors", settings={"factors": factors}))
+        found = replace(
+            found, rotary=replace(found.rotary, kind="factors", settings={"factors": factors})
+        )
     return found
 
 
@@ -94,7 +104,9 @@ def _own_dtype(model: Model, device: torch.device) -> torch.dtype:
 
 def run_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
     """Bytes of all weights in the format that they are run in."""
-    return sum(int(w.params) for w in anatomy.weights if not w.tied_to and not w.extra) * kind.itemsize
+    return (
+        sum(int(w.params) for w in anatomy.weights if not w.tied_to and not w.extra) * kind.itemsize
+    )
 
 
 def layer_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:

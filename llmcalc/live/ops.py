@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llmcalc.errors import UnavailableError
+from llmcalc.forward import Clamp, Router, Style
 from llmcalc.live.weights import Slots
-from llmcalc.style import Clamp, Router, Style
 
 _TANH: Callable[[Tensor], Tensor] = lambda x: F.gelu(x, approximate="tanh")  # noqa: E731
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -66,7 +66,12 @@ def same(x: Tensor) -> Tensor:
 
 
 def mlp(
-    style: Style, w: Slots, x: Tensor, place: str = "", see: See = nobody, whole: Callable[[Tensor], Tensor] = same
+    style: Style,
+    w: Slots,
+    x: Tensor,
+    place: str = "",
+    see: See = nobody,
+    whole: Callable[[Tensor], Tensor] = same,
 ) -> Tensor:
     """A feed-forward: gated where there is a gate, else up, activation, down; ``place`` is ``.shared`` or nothing.
 
@@ -101,7 +106,9 @@ def _gated(both: Tensor, act: Callable[[Tensor], Tensor], clamp: Clamp | None) -
     return gate * torch.sigmoid(clamp.alpha * gate) * (up + 1)
 
 
-def choose(router: Router, logits: Tensor, correction: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+def choose(
+    router: Router, logits: Tensor, correction: Tensor | None, k: int
+) -> tuple[Tensor, Tensor]:
     """Numbers (N, k) of the experts that N tokens pass through, and their weights, from the router's logits (N, E)."""
     if not router.before:
         top, chosen = logits.topk(k, -1)
@@ -113,7 +120,9 @@ def choose(router: Router, logits: Tensor, correction: Tensor | None, k: int) ->
     chosen = preferred.topk(k, -1).indices
     weights = scores.gather(-1, chosen)
     if router.normalise:
-        weights = weights / (weights.sum(-1, keepdim=True) + (1e-20 if router.scores == "sigmoid" else 0))
+        weights = weights / (
+            weights.sum(-1, keepdim=True) + (1e-20 if router.scores == "sigmoid" else 0)
+        )
     return chosen, (weights * router.scale).to(logits.dtype)
 
 
@@ -127,7 +136,12 @@ def _best_groups(router: Router, scores: Tensor) -> Tensor:
 
 
 def experts(
-    style: Style, w: Slots, x: Tensor, k: int, see: See = nobody, whole: Callable[[Tensor], Tensor] = same
+    style: Style,
+    w: Slots,
+    x: Tensor,
+    k: int,
+    see: See = nobody,
+    whole: Callable[[Tensor], Tensor] = same,
 ) -> Tensor:
     """Routed experts, and shared ones beside them, of tokens (B, T, d); ``whole`` joins the ranks' shares."""
     flat = x.reshape(-1, x.shape[-1])

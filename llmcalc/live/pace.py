@@ -15,7 +15,9 @@ NEW, ROUNDS = 8, 3
 def pace(live: Live, context: int, batch: int) -> tuple[float, float]:
     """Medians over a few rounds, the first one left out; the new tokens come after ``context`` ones."""
     vocab = int(live.runner.before["embed.token"].shape[0])
-    ids = torch.randint(0, vocab, (batch, context), generator=torch.Generator().manual_seed(0)).to(live.device)
+    ids = torch.randint(0, vocab, (batch, context), generator=torch.Generator().manual_seed(0)).to(
+        live.device
+    )
     first: list[float] = []
     each: list[float] = []
     with no_memory(live.device, run_bytes(live.runner.anatomy, live.dtype)):

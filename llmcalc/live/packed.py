@@ -37,12 +37,16 @@ def unpack(files: Files, name: str, settings: Mapping[str, Any]) -> Tensor | Non
     if name in files and files.header.tensors[name].dtype.startswith("float8"):
         for ending in ("_scale_inv", "_scale"):
             if f"{name}{ending}" in files:
-                return _scaled(files.tensor(name).float(), files.tensor(f"{name}{ending}").float(), settings)
+                return _scaled(
+                    files.tensor(name).float(), files.tensor(f"{name}{ending}").float(), settings
+                )
         return files.tensor(name).float()
     if f"{name}.absmax" in files:
         return _bitsandbytes(files, name)
     if f"{base}.SCB" in files:
-        return files.tensor(name).float() * (files.tensor(f"{base}.SCB").float() / 127).unsqueeze(-1)
+        return files.tensor(name).float() * (files.tensor(f"{base}.SCB").float() / 127).unsqueeze(
+            -1
+        )
     return None
 
 
@@ -51,7 +55,14 @@ def _bitsandbytes(files: Files, name: str) -> Tensor:
 
     The state beside it is JSON in bytes: block size, shape, and the offset of scales that are quantised once more.
     """
-    key = next((k for k in (f"{name}.quant_state.bitsandbytes__{t}" for t in ("nf4", "fp4")) if k in files), None)
+    key = next(
+        (
+            k
+            for k in (f"{name}.quant_state.bitsandbytes__{t}" for t in ("nf4", "fp4"))
+            if k in files
+        ),
+        None,
+    )
     try:
         state = json.loads(bytes(files.tensor(key or "").tolist()))
         block, shape = int(state["blocksize"]), [int(s) for s in state["shape"]]
@@ -61,7 +72,11 @@ def _bitsandbytes(files: Files, name: str) -> Tensor:
     codes = torch.stack((packed >> 4, packed & 15), -1).flatten()
     scales = files.tensor(f"{name}.absmax")
     if f"{name}.nested_absmax" in files:
-        inner = files.tensor(f"{name}.nested_absmax").float().repeat_interleave(int(state["nested_blocksize"]))
+        inner = (
+            files.tensor(f"{name}.nested_absmax")
+            .float()
+            .repeat_interleave(int(state["nested_blocksize"]))
+        )
         table = files.tensor(f"{name}.nested_quant_map").float()
         scales = table[scales.long()] * inner[: scales.numel()] + float(state["nested_offset"])
     numbers = files.tensor(f"{name}.quant_map").float()[codes.long()]
@@ -71,7 +86,9 @@ def _bitsandbytes(files: Files, name: str) -> Tensor:
 def _bits(settings: Mapping[str, Any]) -> int:
     bits = settings.get("bits", settings.get("w_bit", 4))
     if bits not in (2, 4, 8):
-        raise UnavailableError(f"weights packed in {bits} bits are not read back", hint="2, 4 and 8 bits are")
+        raise UnavailableError(
+            f"weights packed in {bits} bits are not read back", hint="2, 4 and 8 bits are"
+        )
     return int(bits)
 
 
@@ -90,7 +107,11 @@ def _gptq(files: Files, base: str, settings: Mapping[str, Any]) -> Tensor:
     stored_less_one = settings.get("checkpoint_format", "gptq") == "gptq"
     zeros = (zeros + 1) & (2**bits - 1) if stored_less_one else zeros
     inn = numbers.shape[0]
-    group = files.tensor(f"{base}.g_idx").long() if f"{base}.g_idx" in files else _groups(inn, len(scales))
+    group = (
+        files.tensor(f"{base}.g_idx").long()
+        if f"{base}.g_idx" in files
+        else _groups(inn, len(scales))
+    )
     return ((numbers - zeros[group]).float() * scales[group]).t()
 
 
@@ -132,6 +153,6 @@ def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
 
 def ggml(rows: Tensor, stored: Stored, name: str) -> Tensor:
     """Rows of ggml blocks to float32, by the ``gguf`` package."""
-    from llmcalc.values.ggml import dequantise
+    from llmcalc.formats.codecs.ggml import dequantise
 
     return torch.from_numpy(dequantise(rows.numpy(), stored.dtype, name)).view(stored.shape)

@@ -16,9 +16,9 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from llmcalc.anatomy import Anatomy, Weight
-from llmcalc.calc.parallel import SPLIT
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.style import Style
+from llmcalc.forward import Style
+from llmcalc.parallel import SPLIT
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,14 @@ def together(anatomy: Anatomy, style: Style, tp: int, device: torch.device) -> R
     mixers = anatomy.mixers
     first = mixers[0]
     whole_norms = any(
-        w.role in ("attn.q_norm", "attn.k_norm") and int(w.shape[0]) != int(first.d_qk) for w in anatomy.weights
+        w.role in ("attn.q_norm", "attn.k_norm") and int(w.shape[0]) != int(first.d_qk)
+        for w in anatomy.weights
     )
-    if whole_norms or any(m.kind not in ("kv", "latent") for m in mixers) or style.positions == "alibi":
+    if (
+        whole_norms
+        or any(m.kind not in ("kv", "latent") for m in mixers)
+        or style.positions == "alibi"
+    ):
         raise UnavailableError(f"running {anatomy.family} on several processes is not supported")
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.style import Rotary
+from llmcalc.forward import Rotary
 
 
 def frequencies(rotary: Rotary, length: int) -> tuple[Tensor, float]:
@@ -63,7 +63,9 @@ def _dynamic(rotary: Rotary, length: int) -> Tensor:
 
 
 def _llama3(rotary: Rotary, plain: Tensor) -> Tensor:
-    factor, low, high = (_setting(rotary, k) for k in ("factor", "low_freq_factor", "high_freq_factor"))
+    factor, low, high = (
+        _setting(rotary, k) for k in ("factor", "low_freq_factor", "high_freq_factor")
+    )
     old = _original(rotary)
     wave = 2 * pi / plain
     share = (old / wave - low) / (high - low)
@@ -88,15 +90,21 @@ def _yarn(rotary: Rotary, plain: Tensor) -> tuple[Tensor, float]:
     high += 0.001 if low == high else 0
     keep = 1 - ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     stretched = plain / factor * (1 - keep) + plain * keep
-    given, mscale, every = (settings.get(k) for k in ("attention_factor", "mscale", "mscale_all_dim"))
+    given, mscale, every = (
+        settings.get(k) for k in ("attention_factor", "mscale", "mscale_all_dim")
+    )
     if given is not None:
         return stretched, float(given)
-    return stretched, _mscale(factor, mscale) / _mscale(factor, every) if mscale and every else _mscale(factor)
+    return stretched, _mscale(factor, mscale) / _mscale(
+        factor, every
+    ) if mscale and every else _mscale(factor)
 
 
 def _longrope(rotary: Rotary, plain: Tensor, length: int) -> tuple[Tensor, float]:
     old = _original(rotary)
-    each = torch.tensor(_setting(rotary, "long_factor" if length > old else "short_factor"), dtype=torch.float32)
+    each = torch.tensor(
+        _setting(rotary, "long_factor" if length > old else "short_factor"), dtype=torch.float32
+    )
     given = rotary.settings.get("attention_factor")
     factor = _factor(rotary)
     grown = 1.0 if factor <= 1 else sqrt(1 + log(factor) / log(old))
@@ -118,7 +126,9 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """
     half = cos.shape[-1]
     head, rest = x[..., : 2 * half], x[..., 2 * half :]
-    a, b = (head[..., 0::2], head[..., 1::2]) if interleaved else (head[..., :half], head[..., half:])
+    a, b = (
+        (head[..., 0::2], head[..., 1::2]) if interleaved else (head[..., :half], head[..., half:])
+    )
     turned = (a * cos - b * sin, b * cos + a * sin)
     return torch.cat((*turned, rest) if rest.shape[-1] else turned, -1)
 

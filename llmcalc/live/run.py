@@ -7,18 +7,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llmcalc.anatomy import Anatomy, Mixer
-from llmcalc.calc.slots import LayerPlan, layer_plan, n_layers, outside
 from llmcalc.errors import InputError, UnavailableError
+from llmcalc.forward import Style
 from llmcalc.live.attention import Pass, Watch, attend
 from llmcalc.live.cache import Cache, Kept, States
 from llmcalc.live.ops import experts, mlp, norm
 from llmcalc.live.scan import scan
 from llmcalc.live.weights import Slots, Weights
-from llmcalc.style import Style
+from llmcalc.questions.layer_plan import LayerPlan, layer_plan, n_layers, outside
 
 _ATTENTION = {f"attn.{n}" for n in ("q", "k", "v", "qkv", "o", "q_norm", "k_norm")}
 _LATENT = {f"attn.{n}" for n in ("q_a", "q_b", "q_a_norm", "kv_a", "kv_a_norm", "kv_b")}
-_MLP = {f"mlp.{n}{p}" for n in ("gate", "up", "gate_up", "down") for p in ("", ".routed", ".shared")}
+_MLP = {
+    f"mlp.{n}{p}" for n in ("gate", "up", "gate_up", "down") for p in ("", ".routed", ".shared")
+}
 _SCAN = {f"ssm.{n}" for n in ("in", "conv", "x", "dt", "a", "d", "out")}
 _NORMS = {f"norm.{i}" for i in range(4)}
 _RULES = _ATTENTION | _LATENT | _MLP | _SCAN | _NORMS
@@ -38,7 +40,9 @@ _NORMS_PER_JOIN = {"pre": (1, 2), "post": (2,), "sandwich": (4,), "parallel": (1
 class Runner:
     """A model ready to run: ``runner(ids, cache)`` gives logits."""
 
-    def __init__(self, anatomy: Anatomy, style: Style, weights: Weights, stream: bool = False) -> None:
+    def __init__(
+        self, anatomy: Anatomy, style: Style, weights: Weights, stream: bool = False
+    ) -> None:
         self.anatomy, self.style, self.weights, self.stream = anatomy, style, weights, stream
         self.ranks = weights.ranks
         self.plans = [layer_plan(anatomy, i) for i in range(n_layers(anatomy))]
@@ -55,11 +59,16 @@ class Runner:
             attends = len(plan.mixers) == 1 and plan.mixers[0].kind in ("kv", "latent", "state")
             if not attends or plan.mixers[0].chunked:
                 odd.append(f"the mixer of layer {plan.index}")
-            elif plan.mixers[0].kind != "state" and plan.n_norms not in _NORMS_PER_JOIN[self.style.join]:
+            elif (
+                plan.mixers[0].kind != "state"
+                and plan.n_norms not in _NORMS_PER_JOIN[self.style.join]
+            ):
                 odd.append(f"{plan.n_norms} norms in layer {plan.index}")
         if odd or "head" not in behind or "embed.token" not in before:
             what = odd[0] if odd else "a model without embedding or head"
-            raise UnavailableError(f"running this {self.anatomy.family} is not supported: no rule for {what}")
+            raise UnavailableError(
+                f"running this {self.anatomy.family} is not supported: no rule for {what}"
+            )
 
     def cache(self, batch: int, capacity: int) -> Cache:
         """An empty cache for so many sequences of so many tokens."""
@@ -115,8 +124,13 @@ class Runner:
 
     def head(self, x: Tensor) -> Tensor:
         """Logits of normed states, scaled and capped as the family does."""
-        weight: Tensor = self.behind["head"] if "head" in self.behind else self.before["embed.token"]
-        logits = self.ranks.joined(F.linear(x, weight, self.behind.get("head.bias"))) * self.style.logit_scale
+        weight: Tensor = (
+            self.behind["head"] if "head" in self.behind else self.before["embed.token"]
+        )
+        logits = (
+            self.ranks.joined(F.linear(x, weight, self.behind.get("head.bias")))
+            * self.style.logit_scale
+        )
         cap = self.style.logit_cap
         return torch.tanh(logits / cap) * cap if cap else logits
 
@@ -125,14 +139,23 @@ class Runner:
         return norm(self.style, self.behind, "norm.0", x)
 
     def _begin(
-        self, ids: Tensor, cache: Cache, valid: Tensor | None, watch: Watch | None, weights_of: frozenset[int]
+        self,
+        ids: Tensor,
+        cache: Cache,
+        valid: Tensor | None,
+        watch: Watch | None,
+        weights_of: frozenset[int],
     ) -> Pass:
         batch, new = ids.shape
         first = cache.length
         if first + new > cache.capacity:
             raise InputError(f"{first + new} tokens do not fit a cache of {cache.capacity}")
         if valid is not None or cache.valid is not None:
-            old = cache.valid if cache.valid is not None else torch.ones(batch, first, dtype=torch.bool)
+            old = (
+                cache.valid
+                if cache.valid is not None
+                else torch.ones(batch, first, dtype=torch.bool)
+            )
             now = valid if valid is not None else torch.ones(batch, new, dtype=torch.bool)
             cache.valid = torch.cat((old.to(ids.device), now.to(ids.device)), 1)
         if cache.valid is None:
@@ -150,7 +173,9 @@ class Runner:
             table = self.before["embed.position"]
             at = run.positions + self.style.position_offset
             if int(at.max()) >= len(table):
-                raise InputError(f"position {int(at.max())} is beyond the {len(table)} learned ones")
+                raise InputError(
+                    f"position {int(at.max())} is beyond the {len(table)} learned ones"
+                )
             x = x + F.embedding(at, table)
             run.see(None, "embed.position", x)
         if "norm.0" in self.before:
@@ -158,7 +183,9 @@ class Runner:
             run.see(None, "norm.0", x)
         return x
 
-    def _layer(self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass) -> Tensor:
+    def _layer(
+        self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass
+    ) -> Tensor:
         """One layer: what it mixes and what it feeds forward, joined to the residual stream as the style says."""
         style, scale, i = self.style, self.style.residual_scale, plan.index
 
@@ -177,7 +204,11 @@ class Runner:
         if style.join == "parallel":
             h = normed(0, x)
             mixed = self._mix(plan, w, h, kept, run)
-            return joined("add.mlp", x, mixed + self._feed(plan, w, normed(1, x) if plan.n_norms > 1 else h, run))
+            return joined(
+                "add.mlp",
+                x,
+                mixed + self._feed(plan, w, normed(1, x) if plan.n_norms > 1 else h, run),
+            )
         if style.join == "post":
             x = joined("add.mix", x, normed(0, self._mix(plan, w, x, kept, run)))
             return joined("add.mlp", x, normed(1, self._feed(plan, w, x, run)))
@@ -198,6 +229,8 @@ class Runner:
 
     def _feed(self, plan: LayerPlan, w: Slots, x: Tensor, run: Pass) -> Tensor:
         if plan.has_experts:
-            k = next(int(wt.active) for s, wt in plan.weights.items() if s.startswith("mlp.down.routed"))
+            k = next(
+                int(wt.active) for s, wt in plan.weights.items() if s.startswith("mlp.down.routed")
+            )
             return experts(self.style, w, x, k, run.at(plan.index), self.ranks.total)
         return mlp(self.style, w, x, "", run.at(plan.index), self.ranks.total)

@@ -6,18 +6,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llmcalc.calc.slots import LayerPlan
+from llmcalc.forward import Style
 from llmcalc.live.attention import Pass
 from llmcalc.live.cache import States
 from llmcalc.live.ops import activation, linear
 from llmcalc.live.weights import Slots
-from llmcalc.style import Style
+from llmcalc.questions.layer_plan import LayerPlan
 
 
 def scan(style: Style, plan: LayerPlan, w: Slots, x: Tensor, states: States, run: Pass) -> Tensor:
     """One layer of x (B, T, d); its convolution window and its state move on."""
     act = activation(style.activation)
-    real = None if run.valid is None else run.valid[:, run.first : run.first + run.new, None].to(x.dtype)
+    real = (
+        None
+        if run.valid is None
+        else run.valid[:, run.first : run.first + run.new, None].to(x.dtype)
+    )
     see = run.at(plan.index)
     both = linear(w, "ssm.in", x if real is None else x * real)
     see("ssm.in", both)
@@ -31,7 +35,9 @@ def scan(style: Style, plan: LayerPlan, w: Slots, x: Tensor, states: States, run
     step, into, out_of = torch.split(chosen, [rank, d_state, d_state], -1)
     step = F.softplus(F.linear(step, w["ssm.dt"]).float() + w["ssm.dt.bias"].float())
     see("ssm.dt", step)
-    mixed = _scan(inner.float(), step, -torch.exp(w["ssm.a"].float()), into.float(), out_of.float(), states)
+    mixed = _scan(
+        inner.float(), step, -torch.exp(w["ssm.a"].float()), into.float(), out_of.float(), states
+    )
     mixed = (mixed + inner.float() * w["ssm.d"].float()[:, None]) * act(gate.float())
     see("state.conv", states.conv)
     see("state.recurrent", states.recurrent)
@@ -46,7 +52,9 @@ def _convolve(w: Slots, inner: Tensor, states: States) -> Tensor:
     return F.conv1d(whole[:, :, 1:], w["ssm.conv"], w.get("ssm.conv.bias"), groups=inner.shape[1])
 
 
-def _scan(inner: Tensor, step: Tensor, decay: Tensor, into: Tensor, out_of: Tensor, states: States) -> Tensor:
+def _scan(
+    inner: Tensor, step: Tensor, decay: Tensor, into: Tensor, out_of: Tensor, states: States
+) -> Tensor:
     """``h = exp(Δ·A)·h + Δ·B·x``, ``y = C·h`` for every token in turn, (B, C, T)."""
     h, found = states.recurrent.float(), []
     for t in range(inner.shape[2]):

@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 
-def mean_gradients(widths: Sequence[int], x: Sequence[float], target: float, seed: int, shortcuts: bool) -> list[float]:
+def mean_gradients(
+    widths: Sequence[int], x: Sequence[float], target: float, seed: int, shortcuts: bool
+) -> list[float]:
     """The mean |gradient| of each layer's weight under a squared error; weights are torch's own, drawn with ``seed``.
 
     A shortcut adds a layer's input to its output where the two have one shape (arXiv 1512.03385).
@@ -23,5 +25,7 @@ def mean_gradients(widths: Sequence[int], x: Sequence[float], target: float, see
     for layer in layers:
         y = F.gelu(layer(h), approximate="tanh")
         h = h + y if shortcuts and h.shape == y.shape else y
-    found = torch.autograd.grad(F.mse_loss(h, torch.full_like(h, target)), [layer.weight for layer in layers])
+    found = torch.autograd.grad(
+        F.mse_loss(h, torch.full_like(h, target)), [layer.weight for layer in layers]
+    )
     return [float(g.abs().mean()) for g in found]

@@ -56,7 +56,11 @@ def ids_tensor(live: Live, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def watch(
-    live: Live, ids: Tensor, valid: Tensor | None = None, keep: frozenset[str] = frozenset(), every_weight: bool = True
+    live: Live,
+    ids: Tensor,
+    valid: Tensor | None = None,
+    keep: frozenset[str] = frozenset(),
+    every_weight: bool = True,
 ) -> Trace:
     """Runs one prefill of ids (B, T) and notes every step; tensors of the slots in ``keep`` are kept on the CPU.
 
@@ -81,7 +85,14 @@ def watch(
         seen(None, "ids", ids)
         logits = live.runner(ids, cache, valid, seen, layers, every=True)
         seen(None, "last", logits[:, -1])
-    return Trace(notes, logits, cache, sum(s.seconds for s in notes.values()), activation_peak(live, ids, valid), kept)
+    return Trace(
+        notes,
+        logits,
+        cache,
+        sum(s.seconds for s in notes.values()),
+        activation_peak(live, ids, valid),
+        kept,
+    )
 
 
 def activation_peak(live: Live, ids: Tensor, valid: Tensor | None) -> int:
@@ -136,7 +147,10 @@ def top(logits: Tensor, k: int) -> list[tuple[int, float, float]]:
     wide = logits.float()
     probabilities = wide.softmax(-1)
     best = wide.topk(min(k, wide.numel()))
-    return [(int(i), float(v), float(probabilities[i])) for v, i in zip(best.values, best.indices, strict=True)]
+    return [
+        (int(i), float(v), float(probabilities[i]))
+        for v, i in zip(best.values, best.indices, strict=True)
+    ]
 
 
 def lens(live: Live, trace: Trace, row: int = 0) -> list[tuple[int, int, float]]:

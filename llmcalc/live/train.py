@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llmcalc.anatomy import Anatomy, Weight
-from llmcalc.calc.slots import LayerPlan, n_layers
 from llmcalc.errors import UnavailableError
-from llmcalc.families.styles import style
+from llmcalc.families.runs import style
 from llmcalc.live.measure import Alive, memory, reset_peak
 from llmcalc.live.ranks import ALONE
 from llmcalc.live.run import Runner
 from llmcalc.live.weights import Loaded, Slots
+from llmcalc.questions.layer_plan import LayerPlan, n_layers
 from llmcalc.sources import Model
 
 
@@ -51,9 +51,13 @@ class _Made:
         many = weight.experts > 1 or weight.stacked
         key = (weight.name, layer)
         if key not in self.made:
-            shape = [int(s) for s in (reversed(weight.shape) if weight.transposed else weight.shape)]
+            shape = [
+                int(s) for s in (reversed(weight.shape) if weight.transposed else weight.shape)
+            ]
             plain = torch.ones if weight.op == "scale" else torch.randn
-            each = [plain(shape, device=self.device) for _ in range(int(weight.experts) if many else 1)]
+            each = [
+                plain(shape, device=self.device) for _ in range(int(weight.experts) if many else 1)
+            ]
             spread = [t if weight.op == "scale" else t * 0.02 for t in each]
             self.made[key] = [t.to(self.dtype).requires_grad_(not weight.buffer) for t in spread]
         return self.made[key] if many else self.made[key][0]
@@ -63,12 +67,16 @@ class _Made:
         return [t for tensors in self.made.values() for t in tensors if t.requires_grad]
 
 
-def step(model: Model, tokens: int, batch: int, device: torch.device, dtype: torch.dtype) -> Stepped:
+def step(
+    model: Model, tokens: int, batch: int, device: torch.device, dtype: torch.dtype
+) -> Stepped:
     """One step of AdamW on ``batch`` sequences of ``tokens`` random ids, weights and moments in ``dtype``."""
     weights = _Made(model.anatomy, device, dtype)
     found = style(model.config)
     if any(m.kind == "state" for m in model.anatomy.mixers):
-        raise UnavailableError(f"training {model.anatomy.family} is not supported here: its scan has no backward pass")
+        raise UnavailableError(
+            f"training {model.anatomy.family} is not supported here: its scan has no backward pass"
+        )
     runner = Runner(model.anatomy, found, weights)  # type: ignore[arg-type]
     assert n_layers(model.anatomy) == len(runner.plans)
     parameters = weights.parameters()

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from llmcalc.anatomy import Anatomy, Weight
-from llmcalc.calc.check import names_in
-from llmcalc.calc.slots import LayerPlan
 from llmcalc.errors import InputError
 from llmcalc.live.files import Files
 from llmcalc.live.packed import unpack
 from llmcalc.live.ranks import ALONE, Ranks
+from llmcalc.questions.check import names_in
+from llmcalc.questions.layer_plan import LayerPlan
 from llmcalc.sources import gguf
 from llmcalc.text import shorten
 
@@ -78,7 +78,9 @@ class Weights:
 
     def of(self, weights: Mapping[str, Weight], layer: int = 0) -> Slots:
         """Some weights by slot, on the device; tied ones are left to whoever holds their owner."""
-        return {slot: self._put(weight, layer) for slot, weight in weights.items() if not weight.tied_to}
+        return {
+            slot: self._put(weight, layer) for slot, weight in weights.items() if not weight.tied_to
+        }
 
     def _put(self, share: Weight, layer: int) -> Held:
         """One weight, or this rank's share of it, on the device."""
@@ -87,7 +89,9 @@ class Weights:
         kept = [self.ranks.cut(weight, t).to(self.device, self.dtype) for t in found]
         name = weight.name.replace("{layer}", str(layer))
         self.loaded.add(weight, name, kept)
-        return kept if weight.experts > 1 or weight.stacked or "{expert}" in weight.name else kept[0]
+        return (
+            kept if weight.experts > 1 or weight.stacked or "{expert}" in weight.name else kept[0]
+        )
 
     def _safetensors(self, weight: Weight, layer: int) -> list[Tensor]:
         name = weight.name.replace("{layer}", str(layer))
@@ -113,7 +117,8 @@ class Weights:
             absent = self.files.header.absent.get(here)
             where = f": its shard {shorten(absent)} does not hold it" if absent else ""
             raise InputError(
-                f"the checkpoint has no tensor {shorten(here)}{where}", hint="`llmcalc check` lists all differences"
+                f"the checkpoint has no tensor {shorten(here)}{where}",
+                hint="`llmcalc check` lists all differences",
             )
         if tuple(found.shape) != tuple(int(s) for s in shape):
             raise InputError(
@@ -126,13 +131,18 @@ class Weights:
         pattern = gguf.tensor_name(weight, self._sandwich)
         name = (pattern or weight.name).replace("{layer}", str(layer))
         if name not in self.files:
-            raise InputError(f"the file has no tensor {shorten(name)}", hint="`llmcalc check` lists all differences")
+            raise InputError(
+                f"the file has no tensor {shorten(name)}",
+                hint="`llmcalc check` lists all differences",
+            )
         found = self.files.tensor(name)
         rows = tuple(reversed(weight.shape)) if weight.transposed else weight.shape
         many = weight.experts > 1 or weight.stacked
         wanted = tuple(int(s) for s in ((weight.experts, *rows) if many else rows))
         if tuple(found.shape) != wanted:
-            raise InputError(f"tensor {name} has the shape {list(found.shape)}, the metadata says {list(wanted)}")
+            raise InputError(
+                f"tensor {name} has the shape {list(found.shape)}, the metadata says {list(wanted)}"
+            )
         return list(found.unbind(0)) if many else [found]
 
 

@@ -35,7 +35,9 @@ class Candidates:
             raise InputError(f"the logits {shape}")
         wrong = np.flatnonzero(np.isnan(z))
         if wrong.size:
-            raise InputError(f"the logit at index {wrong[0]} is NaN", hint="something before sampling went wrong")
+            raise InputError(
+                f"the logit at index {wrong[0]} is NaN", hint="something before sampling went wrong"
+            )
         ids = np.flatnonzero(z > -np.inf)
         if not ids.size:
             raise InputError("every logit is minus infinity: no token can be chosen")

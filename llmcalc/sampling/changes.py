@@ -111,5 +111,9 @@ def no_repeat_ngram(c: Candidates, tokens: Sequence[int], n: int) -> Candidates:
     if n <= 0 or len(tokens) + 1 < n:
         return c
     prefix = tuple(tokens[len(tokens) - n + 1 :]) if n > 1 else ()
-    banned = [tokens[i + n - 1] for i in range(len(tokens) - n + 1) if tuple(tokens[i : i + n - 1]) == prefix]
+    banned = [
+        tokens[i + n - 1]
+        for i in range(len(tokens) - n + 1)
+        if tuple(tokens[i : i + n - 1]) == prefix
+    ]
     return c.keep(~np.isin(c.ids, np.asarray(banned, dtype=np.int64)))

@@ -69,10 +69,28 @@ ENGINES: Mapping[str, Engine] = {
         ),
         Engine(
             "llama.cpp",
-            (*_CHANGES, "top-n-sigma", "top-k", "typical-p", "top-p", "min-p", "xtc", "temperature"),
+            (
+                *_CHANGES,
+                "top-n-sigma",
+                "top-k",
+                "typical-p",
+                "top-p",
+                "min-p",
+                "xtc",
+                "temperature",
+            ),
             frozenset(
                 (
-                    *(*_REPEAT, *_COUNTED, *_DRY, "top_n_sigma", "top_k", "typical_p", "top_p", "min_p"),
+                    *(
+                        *_REPEAT,
+                        *_COUNTED,
+                        *_DRY,
+                        "top_n_sigma",
+                        "top_k",
+                        "typical_p",
+                        "top_p",
+                        "min_p",
+                    ),
                     *(*_XTC, "temperature", *_DYNAMIC, *_MIROSTAT, "last_n", "min_keep"),
                 )
             ),
@@ -95,7 +113,9 @@ STAGES = ENGINES["any"].order
 
 def engine(name: str) -> Engine:
     """The engine of that name."""
-    found = ENGINES.get({"llamacpp": "llama.cpp", "hf": "transformers"}.get(name.lower(), name.lower()))
+    found = ENGINES.get(
+        {"llamacpp": "llama.cpp", "hf": "transformers"}.get(name.lower(), name.lower())
+    )
     if found is None:
         raise InputError(f"no engine is called {name!r}", hint=f"known: {', '.join(ENGINES)}")
     return found
@@ -105,7 +125,9 @@ def in_order(like: Engine, names: Sequence[str]) -> Engine:
     """The engine's rules with another order of stages."""
     unknown = [n for n in names if n not in STAGES]
     if unknown:
-        raise InputError(f"--order names no stage {unknown[0]!r}", hint=f"stages: {', '.join(STAGES)}")
+        raise InputError(
+            f"--order names no stage {unknown[0]!r}", hint=f"stages: {', '.join(STAGES)}"
+        )
     if len(set(names)) != len(names):
         raise InputError("--order names a stage twice")
     return replace(like, order=tuple(names))
@@ -115,7 +137,9 @@ def run(e: Engine, s: Settings, logits: Candidates, n_vocab: int) -> list[tuple[
     """The stages that are set, in the engine's order: what each leaves."""
     check(e, s)
     order = ("bias", "temperature", "mirostat") if s.mirostat and e.recent else e.order
-    missing = sorted(_stage_of(n) for n in s.given() if _stage_of(n) in STAGES and _stage_of(n) not in order)
+    missing = sorted(
+        _stage_of(n) for n in s.given() if _stage_of(n) in STAGES and _stage_of(n) not in order
+    )
     if missing and not (s.mirostat and e.recent):
         raise InputError(f"--order leaves {missing[0]} out, and it is set")
     found: list[tuple[str, Candidates]] = []
@@ -157,10 +181,26 @@ def _stage_of(setting: str) -> str:
 def check(e: Engine, s: Settings) -> None:
     """What the engine does not have, and values that it refuses."""
     for name in sorted(s.given() - e.settings):
-        raise InputError(f"{e.name} has no --{name.replace('_', '-')}", hint="leave --like away to try it all the same")
-    for name in ("top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h", "xtc_probability"):
+        raise InputError(
+            f"{e.name} has no --{name.replace('_', '-')}",
+            hint="leave --like away to try it all the same",
+        )
+    for name in (
+        "top_p",
+        "min_p",
+        "typical_p",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "top_h",
+        "xtc_probability",
+    ):
         _within(name, getattr(s, name), 0, 1)
-    _within("temperature", s.temperature, None if e.recent else 0, 2 if e.name in ("vllm", "openai") else None)
+    _within(
+        "temperature",
+        s.temperature,
+        None if e.recent else 0,
+        2 if e.name in ("vllm", "openai") else None,
+    )
     _positive("repetition_penalty", s.repetition_penalty)
     if s.mirostat not in (None, 0, 1, 2):
         raise InputError(f"--mirostat is {s.mirostat}; it is 1 or 2, or 0 for off")
@@ -172,7 +212,9 @@ def check(e: Engine, s: Settings) -> None:
         for name in ("typical_p", "epsilon_cutoff", "eta_cutoff"):
             value = getattr(s, name)
             if value is not None and not 0 < value < 1:
-                raise InputError(f"--{name.replace('_', '-')} is {value:g}; transformers wants it above 0 and below 1")
+                raise InputError(
+                    f"--{name.replace('_', '-')} is {value:g}; transformers wants it above 0 and below 1"
+                )
     if e.name == "vllm":
         _positive("top_p", s.top_p)
 
@@ -180,8 +222,18 @@ def check(e: Engine, s: Settings) -> None:
 def _within(name: str, value: float | None, least: float | None, most: float | None) -> None:
     if value is None:
         return
-    if not np.isfinite(value) or (least is not None and value < least) or (most is not None and value > most):
-        span = f"from {least:g} to {most:g}" if most is not None else "0 or more" if least == 0 else "a number"
+    if (
+        not np.isfinite(value)
+        or (least is not None and value < least)
+        or (most is not None and value > most)
+    ):
+        span = (
+            f"from {least:g} to {most:g}"
+            if most is not None
+            else "0 or more"
+            if least == 0
+            else "a number"
+        )
         raise InputError(f"--{name.replace('_', '-')} is {value:g}; it must be {span}")
 
 
@@ -203,7 +255,11 @@ def _recent(s: Settings, e: Engine) -> tuple[int, ...]:
 
 
 def _repetition(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
-    return None if s.repetition_penalty is None else changes.repetition(c, _recent(s, e), s.repetition_penalty)
+    return (
+        None
+        if s.repetition_penalty is None
+        else changes.repetition(c, _recent(s, e), s.repetition_penalty)
+    )
 
 
 def _frequency(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
@@ -224,7 +280,9 @@ def _dry(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
 def _temperature(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
     t = s.temperature
     if s.dynatemp_range is not None:
-        return changes.dynamic_temperature(c, 1.0 if t is None else t, s.dynatemp_range, s.dynatemp_exponent or 1.0)
+        return changes.dynamic_temperature(
+            c, 1.0 if t is None else t, s.dynatemp_range, s.dynatemp_exponent or 1.0
+        )
     if t is None:
         return None
     if e.name == "vllm":
@@ -249,7 +307,9 @@ def _xtc(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
         return None
     happens = np.random.Generator(np.random.PCG64([s.seed, 1])).random() <= s.xtc_probability
     threshold = 0.1 if s.xtc_threshold is None else s.xtc_threshold
-    return cuts.xtc(c, threshold, min_keep=s.min_keep or 1) if happens and s.xtc_probability > 0 else c
+    return (
+        cuts.xtc(c, threshold, min_keep=s.min_keep or 1) if happens and s.xtc_probability > 0 else c
+    )
 
 
 def _mirostat(c: Candidates, s: Settings, e: Engine, n_vocab: int) -> Candidates | None:
@@ -272,17 +332,25 @@ _APPLY: Mapping[str, Stage] = {
     "repetition": _repetition,
     "frequency": _frequency,
     "dry": _dry,
-    "ngram": _if_set("no_repeat_ngram", lambda c, v, s, e: changes.no_repeat_ngram(c, (*s.prompt, *s.output), int(v))),
+    "ngram": _if_set(
+        "no_repeat_ngram",
+        lambda c, v, s, e: changes.no_repeat_ngram(c, (*s.prompt, *s.output), int(v)),
+    ),
     "temperature": _temperature,
     "top-h": _if_set("top_h", lambda c, v, s, e: cuts.top_h(c, v)),
     "top-k": _top_k,
     "top-p": _top_p,
     "min-p": _if_set("min_p", lambda c, v, s, e: cuts.min_p(c, v, min_keep=s.min_keep or 1)),
     "typical-p": _if_set(
-        "typical_p", lambda c, v, s, e: cuts.typical_p(c, v, strict=e.exactly, min_keep=s.min_keep or 1)
+        "typical_p",
+        lambda c, v, s, e: cuts.typical_p(c, v, strict=e.exactly, min_keep=s.min_keep or 1),
     ),
-    "epsilon": _if_set("epsilon_cutoff", lambda c, v, s, e: cuts.epsilon_cutoff(c, v, min_keep=s.min_keep or 1)),
-    "eta": _if_set("eta_cutoff", lambda c, v, s, e: cuts.eta_cutoff(c, v, min_keep=s.min_keep or 1)),
+    "epsilon": _if_set(
+        "epsilon_cutoff", lambda c, v, s, e: cuts.epsilon_cutoff(c, v, min_keep=s.min_keep or 1)
+    ),
+    "eta": _if_set(
+        "eta_cutoff", lambda c, v, s, e: cuts.eta_cutoff(c, v, min_keep=s.min_keep or 1)
+    ),
     "top-n-sigma": _if_set("top_n_sigma", lambda c, v, s, e: cuts.top_n_sigma(c, v)),
     "xtc": _xtc,
     "mirostat": _mirostat,

@@ -43,4 +43,6 @@ class Settings:
     def given(self) -> set[str]:
         """The names of everything that is set, context and seed apart."""
         apart = ("prompt", "output", "seed")
-        return {n for n in self.__slots__ if n not in apart and getattr(self, n) not in (None, (), {})}
+        return {
+            n for n in self.__slots__ if n not in apart and getattr(self, n) not in (None, (), {})
+        }

@@ -58,7 +58,9 @@ def _from_name(name: str) -> Model:
     kept = local.scheme_of(name)
     if kept is not None and not path.exists():
         return replace(from_path(local.find(*kept), name), name=name)
-    inside = ":" in name and "/" in name and not name.startswith((".", "/", "~")) and not path.exists()
+    inside = (
+        ":" in name and "/" in name and not name.startswith((".", "/", "~")) and not path.exists()
+    )
     if not inside and _is_path(name, path):
         return from_path(path, name)
     preset = presets.find(name)

@@ -86,7 +86,12 @@ def _odd(raw: dict[str, Any], targets: Any, ranks: Any) -> str | None:
     strange = [p for p in patterns if not _PLAIN.fullmatch(p)]
     if strange:
         return f"{shorten(strange[0], 60)} is a pattern, and patterns of a file are not run"
-    for key in ("layers_to_transform", "target_parameters", "layer_replication", "trainable_token_indices"):
+    for key in (
+        "layers_to_transform",
+        "target_parameters",
+        "layer_replication",
+        "trainable_token_indices",
+    ):
         if raw.get(key):
             return f"{key} is not described"
     if raw.get("bias") not in (None, "none"):

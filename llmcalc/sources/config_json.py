@@ -28,7 +28,9 @@ def override(raw: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            raise InputError(f"--set {setting!r} is not key=value", hint="for example `--set n_kv_heads=8`")
+            raise InputError(
+                f"--set {setting!r} is not key=value", hint="for example `--set n_kv_heads=8`"
+            )
         _set(changed, key.strip().split("."), _value(text.strip()), setting)
     return changed  # type: ignore[no-any-return]
 
@@ -68,4 +70,7 @@ def _check_known(target: Mapping[str, Any], key: str) -> None:
     known = {*target, *SIZES, *class_defaults(str(target.get("model_type", "")))}
     if key not in known:
         close = difflib.get_close_matches(key, sorted(known), 3)
-        raise InputError(f"--set: no size is called {key!r}", hint=f"close: {', '.join(close)}" if close else None)
+        raise InputError(
+            f"--set: no size is called {key!r}",
+            hint=f"close: {', '.join(close)}" if close else None,
+        )

@@ -32,9 +32,14 @@ _FLAGS = {
 
 def from_flags(sizes: Mapping[str, Any]) -> Model:
     """A model described by sizes alone; without a vocabulary only its blocks are counted, and that is said."""
-    arch = str(sizes.get("arch") or ("llama" if {"kv_heads", "head_dim"} & sizes.keys() else "gpt2"))
+    arch = str(
+        sizes.get("arch") or ("llama" if {"kv_heads", "head_dim"} & sizes.keys() else "gpt2")
+    )
     if arch not in _FLAGS:
-        raise InputError(f"--arch {arch!r} is not one of {', '.join(_FLAGS)}", hint="other families need a config.json")
+        raise InputError(
+            f"--arch {arch!r} is not one of {', '.join(_FLAGS)}",
+            hint="other families need a config.json",
+        )
     for need in ("d", "layers"):
         if need not in sizes:
             raise InputError(
@@ -44,14 +49,23 @@ def from_flags(sizes: Mapping[str, Any]) -> Model:
     keys = _FLAGS[arch]
     unknown = [key for key in sizes if key not in keys and key not in ("arch", "tied")]
     if unknown:
-        raise InputError(f"--{unknown[0].replace('_', '-')} does not apply to --arch {arch}", hint="try `--arch llama`")
-    raw: dict[str, Any] = {"model_type": arch, **{keys[k]: v for k, v in sizes.items() if k in keys}}
+        raise InputError(
+            f"--{unknown[0].replace('_', '-')} does not apply to --arch {arch}",
+            hint="try `--arch llama`",
+        )
+    raw: dict[str, Any] = {
+        "model_type": arch,
+        **{keys[k]: v for k, v in sizes.items() if k in keys},
+    }
     if "tied" in sizes:
         raw["tie_word_embeddings"] = sizes["tied"]
     notes = [f"sizes from flags, structure of {arch}"]
     if "heads" not in sizes:
         width = raw["n_embd" if arch == "gpt2" else "hidden_size"]
-        heads = min((h for h in range(1, min(width, 4096) + 1) if width % h == 0), key=lambda h: abs(width / h - 64))
+        heads = min(
+            (h for h in range(1, min(width, 4096) + 1) if width % h == 0),
+            key=lambda h: abs(width / h - 64),
+        )
         raw["n_head" if arch == "gpt2" else "num_attention_heads"] = heads
         notes.append(
             f"--heads is not given: {heads} of {width // heads}, about 64 wide as in GPT-2; neither parameters nor the "
@@ -60,5 +74,7 @@ def from_flags(sizes: Mapping[str, Any]) -> Model:
     blocks_only = "vocab" not in sizes
     if blocks_only:
         raw |= {"vocab_size": 1, keys["ctx"]: sizes.get("ctx", 1)}
-        notes.append("--vocab is not given: only the blocks are counted, without embeddings, final norm and head")
+        notes.append(
+            "--vocab is not given: only the blocks are counted, without embeddings, final norm and head"
+        )
     return Model("sizes", "flags", raw, notes=tuple(notes), blocks_only=blocks_only)

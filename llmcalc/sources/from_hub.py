@@ -21,7 +21,10 @@ def from_hub(name: str, preset: str | None) -> Model | None:
     """The model behind a hub id; None where the name is none. ``preset`` is named where the hub does not answer."""
     host = urlsplit(name).hostname if name.startswith(("http://", "https://")) else None
     if host is not None and host not in hub.hosts():
-        raise InputError(f"{shorten(host)} is not the hub", hint="HF_ENDPOINT names another hub than huggingface.co")
+        raise InputError(
+            f"{shorten(host)} is not the hub",
+            hint="HF_ENDPOINT names another hub than huggingface.co",
+        )
     where = place(name)
     if where is None:
         return None
@@ -53,7 +56,14 @@ def _whole(where: Place) -> Model:
         from llmcalc.sources import adapters
 
         header = hub.safetensors(_exact(where, path), adapters.WEIGHTS)
-        return Model(where.repo, f"hub {where}", None, header, adapter=adapters.read(path), folder=path.parent)
+        return Model(
+            where.repo,
+            f"hub {where}",
+            None,
+            header,
+            adapter=adapters.read(path),
+            folder=path.parent,
+        )
     names = hub.files(where)
     ggufs = _first_parts(names)
     if any(n.endswith((".safetensors", ".safetensors.index.json")) for n in names):
@@ -71,7 +81,9 @@ def _whole(where: Place) -> Model:
 
 def _exact(where: Place, path: Path) -> Place:
     """The same place at the commit that a file in the hub's cache belongs to."""
-    return Place(where.repo, path.parent.name if path.parent.parent.name == "snapshots" else where.revision)
+    return Place(
+        where.repo, path.parent.name if path.parent.parent.name == "snapshots" else where.revision
+    )
 
 
 def _inside(where: Place) -> Model:
@@ -79,8 +91,16 @@ def _inside(where: Place) -> Model:
     try:
         return _named(where, where.file or "")
     except MissingError as error:
-        close = get_close_matches(where.file or "", hub.files(where), 4, 0.4) if error.hint is None else []
-        hint = f"close: {', '.join(map(shorten, close))}" if close else f"the whole repository: {where}"
+        close = (
+            get_close_matches(where.file or "", hub.files(where), 4, 0.4)
+            if error.hint is None
+            else []
+        )
+        hint = (
+            f"close: {', '.join(map(shorten, close))}"
+            if close
+            else f"the whole repository: {where}"
+        )
         raise MissingError(str(error), hint=error.hint or hint) from None
 
 
@@ -92,7 +112,8 @@ def _named(where: Place, named: str) -> Model:
         return Model(where.repo, f"hub {where}:{named}", None, header, header.notes)
     if "/" in named or "." in named:
         raise InputError(
-            f"{shorten(named)} is neither a .gguf nor a .safetensors file", hint=f"the whole repository: {where}"
+            f"{shorten(named)} is neither a .gguf nor a .safetensors file",
+            hint=f"the whole repository: {where}",
         )
     return _gguf(where, choose(hub.files(where), named, str(where)))
 
@@ -126,7 +147,9 @@ def choose(names: Sequence[str], quantisation: str, where: str) -> str:
 
 
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
-_QUANTISATION = re.compile(r"(?:^|[-._/])((?:ud-)?(?:i?q\d\w*|tq\d_0|bf16|f16|f32|fp16|mxfp4\w*))(?:[-._/]|$)", re.I)
+_QUANTISATION = re.compile(
+    r"(?:^|[-._/])((?:ud-)?(?:i?q\d\w*|tq\d_0|bf16|f16|f32|fp16|mxfp4\w*))(?:[-._/]|$)", re.I
+)
 
 
 def _first_parts(names: Sequence[str]) -> list[str]:

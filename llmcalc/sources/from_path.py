@@ -32,10 +32,15 @@ def from_path(path: Path, name: str) -> Model:
                 if path.parent.is_dir()
                 else []
             )
-            raise InputError(f"no file is called {shorten(name)}", hint=f"here: {', '.join(close)}" if close else None)
+            raise InputError(
+                f"no file is called {shorten(name)}",
+                hint=f"here: {', '.join(close)}" if close else None,
+            )
         return _from_file(path, name)
     except OSError as error:
-        raise InputError(f"{shorten(name)} cannot be read: {error.strerror or 'unreadable'}") from None
+        raise InputError(
+            f"{shorten(name)} cannot be read: {error.strerror or 'unreadable'}"
+        ) from None
 
 
 def _from_directory(path: Path, name: str) -> Model:
@@ -83,7 +88,9 @@ def _checkpoint(path: Path) -> Header | None:
     if not files and ggufs and {p.name for p in ggufs} == set(gguf.parts(ggufs[0].name)):
         return gguf.read_all(ggufs[0])
     if len(files) > 1:
-        raise InputError(f"{path.name} holds {len(files)} .safetensors files and no index", hint="name one file")
+        raise InputError(
+            f"{path.name} holds {len(files)} .safetensors files and no index", hint="name one file"
+        )
     return None
 
 
@@ -94,13 +101,24 @@ def _from_file(path: Path, name: str) -> Model:
         return _adapter(path.parent, name)
     if path.suffix == ".gguf" or _begins(path, b"GGUF"):
         header = gguf.read_all(path)
-        return Model(path.name, f"GGUF file {name}", gguf.to_config(header), header, header.notes, folder=path.parent)
+        return Model(
+            path.name,
+            f"GGUF file {name}",
+            gguf.to_config(header),
+            header,
+            header.notes,
+            folder=path.parent,
+        )
     if path.suffix == ".safetensors":
         header = safetensors.read(path)
-        return Model(path.name, f"safetensors file {name}", None, header, header.notes, folder=path.parent)
+        return Model(
+            path.name, f"safetensors file {name}", None, header, header.notes, folder=path.parent
+        )
     if path.name.endswith(".index.json"):
         header = safetensors.read_index(path)
-        return Model(path.name, f"safetensors index {name}", None, header, header.notes, folder=path.parent)
+        return Model(
+            path.name, f"safetensors index {name}", None, header, header.notes, folder=path.parent
+        )
     return Model(
         path.resolve().parent.name if path.name == "config.json" else path.stem,
         f"config {name}",

@@ -16,12 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from llmcalc.anatomy import Anatomy, Weight
-from llmcalc.dtypes import GGUF_DTYPES
 from llmcalc.errors import HeaderError, InputError
+from llmcalc.formats.element import GGUF_DTYPES
 from llmcalc.sources.header import Header, Stored
 from llmcalc.text import shorten
 
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRING, _ARRAY = 8, 9
 _MAX_PAIRS, _MAX_TENSORS, _MAX_ALIGNMENT, _MAX_KEPT = 20_000, 200_000, 1 << 20, 4096
 _MAX_VOCABULARY = 1_000_000
@@ -45,7 +57,9 @@ class MoreNeeded(Exception):
 class _Cursor:
     """A place in the file; every read is checked against its end."""
 
-    def __init__(self, data: mmap.mmap | bytes, name: str, kept: int = _MAX_KEPT, size: int | None = None) -> None:
+    def __init__(
+        self, data: mmap.mmap | bytes, name: str, kept: int = _MAX_KEPT, size: int | None = None
+    ) -> None:
         self.data, self.name, self.at, self.kept = data, name, 0, kept
         self.held, self.end = len(data), len(data) if size is None else size
         self.spent, self.walked = 0, 0
@@ -59,7 +73,9 @@ class _Cursor:
         """Accounts for items that are looked at one by one."""
         self.walked += length
         if self.walked > _MAX_WALKED:
-            raise HeaderError(f"{self.name}: its arrays have more than {_MAX_WALKED:,} items, more than any model's")
+            raise HeaderError(
+                f"{self.name}: its arrays have more than {_MAX_WALKED:,} items, more than any model's"
+            )
 
     def take(self, form: str, what: str) -> Any:
         at, self.at = self.at, self.at + struct.calcsize("<" + form)
@@ -71,7 +87,9 @@ class _Cursor:
 
     def skip(self, count: int, what: str) -> None:
         if count > self.end - self.at:
-            raise HeaderError(f"{self.name}: {what} of {count} bytes is longer than the file: truncated?")
+            raise HeaderError(
+                f"{self.name}: {what} of {count} bytes is longer than the file: truncated?"
+            )
         self.at += count
         if self.at > self.held:
             raise MoreNeeded(self.at)
@@ -99,7 +117,9 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         cursor = _Cursor(data, path.name, _MAX_VOCABULARY)
         metadata = _metadata(cursor, _counts(cursor)[1])
-    return {k.removeprefix("tokenizer."): v for k, v in metadata.items() if k.startswith("tokenizer.")}
+    return {
+        k.removeprefix("tokenizer."): v for k, v in metadata.items() if k.startswith("tokenizer.")
+    }
 
 
 def parse(data: mmap.mmap | bytes, name: str) -> Header:
@@ -121,7 +141,10 @@ def parse_beginning(data: mmap.mmap | bytes, size: int, name: str) -> tuple[Head
         places[tensor] = (offset, stored)
     start = -(-cursor.at // alignment) * alignment
     _check_places(places, cursor.end - start, name)
-    tensors = {tensor: replace(stored, offset=start + offset) for tensor, (offset, stored) in places.items()}
+    tensors = {
+        tensor: replace(stored, offset=start + offset)
+        for tensor, (offset, stored) in places.items()
+    }
     return Header("gguf", tensors, metadata), cursor.at
 
 
@@ -149,11 +172,15 @@ def merge(headers: Sequence[Header]) -> Header:
     for header in headers:
         for tensor, stored in header.tensors.items():
             if tensor in tensors:
-                raise HeaderError(f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in {stored.file}")
+                raise HeaderError(
+                    f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in {stored.file}"
+                )
             tensors[tensor] = stored
     promised = first.metadata.get("split.tensors.count", len(tensors))
     if promised != len(tensors):
-        raise HeaderError(f"the model promises {promised} tensors in all its files, they hold {len(tensors)}")
+        raise HeaderError(
+            f"the model promises {promised} tensors in all its files, they hold {len(tensors)}"
+        )
     return Header("gguf", tensors, first.metadata)
 
 
@@ -162,7 +189,9 @@ def read_all(path: Path) -> Header:
     files = [path.parent / part for part in parts(path.name)]
     missing = [f.name for f in files if not f.is_file()]
     if missing:
-        raise HeaderError(f"{path.name} is one of {len(files)} files, and {shorten(missing[0])} is missing")
+        raise HeaderError(
+            f"{path.name} is one of {len(files)} files, and {shorten(missing[0])} is missing"
+        )
     return merge([read(file) for file in files])
 
 
@@ -186,7 +215,10 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         why = "a big-endian file" if swapped in (2, 3) else "2 and 3 are known"
         raise HeaderError(f"{cursor.name} has GGUF version {version}: {why}")
-    n_tensors, n_pairs = cursor.take("Q", "the tensor count"), cursor.take("Q", "the metadata count")
+    n_tensors, n_pairs = (
+        cursor.take("Q", "the tensor count"),
+        cursor.take("Q", "the metadata count"),
+    )
     if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
         raise HeaderError(
             f"{cursor.name} claims {n_tensors} tensors and {n_pairs} metadata entries, more than any model has"
@@ -201,7 +233,9 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
     if kind == _STRING:
         return cursor.string(what)
     if kind != _ARRAY or depth > 3:
-        raise HeaderError(f"{cursor.name}: {shorten(key)} has the value type {kind}, which is unknown")
+        raise HeaderError(
+            f"{cursor.name}: {shorten(key)} has the value type {kind}, which is unknown"
+        )
     kind, length = cursor.take("I", what), cursor.take("Q", what)
     if kind in _SCALARS:
         size = struct.calcsize("<" + _SCALARS[kind])
@@ -212,7 +246,9 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
         return list(struct.unpack_from(f"<{length}{_SCALARS[kind]}", cursor.data, at))
     if length > cursor.end - cursor.at:
         raise HeaderError(f"{cursor.name}: {what} has {length} items, more than the file has bytes")
-    cursor.walk(length * (20 if kind == _ARRAY else 1))  # arrays in arrays are in no real file, and slow
+    cursor.walk(
+        length * (20 if kind == _ARRAY else 1)
+    )  # arrays in arrays are in no real file, and slow
     if cursor.keeps(length):
         return [_value(cursor, kind, key, depth + 1) for _ in range(length)]
     for _ in range(length):
@@ -225,8 +261,14 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
 
 def _alignment(metadata: Mapping[str, Any], name: str) -> int:
     alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
-        raise HeaderError(f"{name}: general.alignment is {alignment}, not a power of two up to {_MAX_ALIGNMENT}")
+    if (
+        not isinstance(alignment, int)
+        or not 0 < alignment <= _MAX_ALIGNMENT
+        or alignment & (alignment - 1)
+    ):
+        raise HeaderError(
+            f"{name}: general.alignment is {alignment}, not a power of two up to {_MAX_ALIGNMENT}"
+        )
     return alignment
 
 
@@ -244,13 +286,19 @@ def _tensor(cursor: _Cursor, alignment: int) -> tuple[str, int, Stored]:
     if form.block > 1 and not dims:
         raise HeaderError(f"{where} has no dimensions, and {form.name} has blocks of {form.block}")
     if dims and dims[0] % form.block:
-        raise HeaderError(f"{where}: rows of {dims[0]} do not divide into {form.name} blocks of {form.block}")
+        raise HeaderError(
+            f"{where}: rows of {dims[0]} do not divide into {form.name} blocks of {form.block}"
+        )
     elements = prod(dims)
     if elements > 2**63:
         raise HeaderError(f"{where} has the shape {dims}, more than any file holds")
     if offset % alignment:
         raise HeaderError(f"{where} has the offset {offset}, not a multiple of {alignment}")
-    return name, offset, Stored(form.name, tuple(reversed(dims)), form.bytes_for(elements), cursor.name)
+    return (
+        name,
+        offset,
+        Stored(form.name, tuple(reversed(dims)), form.bytes_for(elements), cursor.name),
+    )
 
 
 def _check_places(places: Mapping[str, tuple[int, Stored]], data: int, name: str) -> None:
@@ -262,7 +310,9 @@ def _check_places(places: Mapping[str, tuple[int, Stored]], data: int, name: str
             )
         end = offset + stored.n_bytes
     if end > max(data, 0):
-        raise HeaderError(f"{name}: its tensors need {end} bytes, the file holds {max(data, 0)}: truncated?")
+        raise HeaderError(
+            f"{name}: its tensors need {end} bytes, the file holds {max(data, 0)}: truncated?"
+        )
 
 
 _MODEL_TYPES = {
@@ -298,7 +348,11 @@ def to_config(header: Header) -> dict[str, Any] | None:
     if not isinstance(arch, str) or arch not in _MODEL_TYPES:
         return None
     prefix = f"{arch}."
-    raw = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
+    raw = {
+        key.removeprefix(prefix): value
+        for key, value in header.metadata.items()
+        if key.startswith(prefix)
+    }
     family = "mixtral" if arch == "llama" and raw.get("expert_count") else _MODEL_TYPES[arch]
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     embedding = header.tensors.get("token_embd.weight")
@@ -364,7 +418,10 @@ def tensor_name(weight: Weight, sandwich: bool) -> str | None:
     """GGUF's name for a weight, with {layer} in it, or None where no rule is known."""
     module, _, kind = weight.name.rpartition(".")
     if kind not in ("weight", "bias"):
-        module, kind = weight.name.removesuffix("_bias"), "bias" if weight.name.endswith("_bias") else "weight"
+        module, kind = (
+            weight.name.removesuffix("_bias"),
+            "bias" if weight.name.endswith("_bias") else "weight",
+        )
     last = module.rsplit(".", 1)[-1]
     if weight.role == "norm":
         base = (_SANDWICH_NORMS if sandwich else {}).get(last) or _NORMS.get(last)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from llmcalc.dtypes import dtype
+from llmcalc.formats.element import dtype
 
 _BUFFER_ENDINGS = (
     ".attn.bias",
@@ -81,4 +81,7 @@ def is_buffer(name: str, stored: Stored) -> bool:
 
 def is_packed(stored: Stored) -> bool:
     """Whether a tensor packs several weights into one integer, so that its elements are not parameters."""
-    return stored.dtype in ("int32", "uint32", "uint8", "int8", "int16", "uint16") and dtype(stored.dtype).block == 1
+    return (
+        stored.dtype in ("int32", "uint32", "uint8", "int8", "int16", "uint16")
+        and dtype(stored.dtype).block == 1
+    )

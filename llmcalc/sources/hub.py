@@ -54,7 +54,9 @@ def file(where: Place, name: str) -> Path | None:
     try:
         commit, size = _facts(where, name)
         if size > _LARGEST_FILE:
-            raise InputError(f"{where}/{shorten(name)} has {size:,} bytes; at most {_LARGEST_FILE:,} are fetched")
+            raise InputError(
+                f"{where}/{shorten(name)} has {size:,} bytes; at most {_LARGEST_FILE:,} are fetched"
+            )
         there = Place(where.repo, commit)
         return _held(there, name) or _keep(where, there, name, _whole(there, name, size))
     except LlmcalcError:
@@ -78,7 +80,9 @@ def _whole(where: Place, name: str, size: int) -> bytes:
         window.grow(max(size, 1))
         return window.size
 
-    window = Window(lambda start, stop: _opened(where, name, start, stop), f"{where}/{name}", _LARGEST_FILE)
+    window = Window(
+        lambda start, stop: _opened(where, name, start, stop), f"{where}/{name}", _LARGEST_FILE
+    )
     return bytes(window.data[: fetch(window)])
 
 
@@ -294,12 +298,16 @@ def _table(where: Place, name: str) -> Header:
     return found[0] if found else reader.parse_beginning(data, size, label)[0]
 
 
-def _beginning(where: Place, name: str, limit: int, fetch: Callable[[Window], int]) -> tuple[bytes, int]:
+def _beginning(
+    where: Place, name: str, limit: int, fetch: Callable[[Window], int]
+) -> tuple[bytes, int]:
     """The first bytes of a remote file and its size: kept from an earlier time for an exact revision, else fetched."""
     key = f"{_endpoint()}/{where}/{name}"
     if where.exact and (kept := cache.get(key)) is not None:
         return kept[8:], int.from_bytes(kept[:8], "little")
-    window = Window(lambda start, stop: _opened(where, name, start, stop), f"{where.repo}/{name}", limit)
+    window = Window(
+        lambda start, stop: _opened(where, name, start, stop), f"{where.repo}/{name}", limit
+    )
     try:
         used = fetch(window)
     except LlmcalcError:
@@ -320,18 +328,26 @@ def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
 
     _quiet()
     url = hf_hub_url(where.repo, name, revision=where.revision)
-    asked = {**build_hf_headers(), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+    asked = {
+        **build_hf_headers(),
+        "Range": f"bytes={start}-{stop - 1}",
+        "Accept-Encoding": "identity",
+    }
     try:
         with get_session().stream("GET", url, headers=asked, timeout=_SECONDS) as response:
             if response.status_code == 416:  # the file is shorter than what is already there
-                yield Answer(start, _size(response.headers), response.headers.get("etag"), False, iter(()))
+                yield Answer(
+                    start, _size(response.headers), response.headers.get("etag"), False, iter(())
+                )
                 return
             hf_raise_for_status(response)
             partial = response.status_code == 206
             tag = response.headers.get("etag")
             coding = response.headers.get("content-encoding", "identity")
             if coding != "identity":  # nobody asked for it, and what it grows to is not bounded
-                raise UnavailableError(f"the server sends {shorten(name)} compressed ({shorten(coding, 20)})")
+                raise UnavailableError(
+                    f"the server sends {shorten(name)} compressed ({shorten(coding, 20)})"
+                )
             start = start if partial else 0
             yield Answer(start, _size(response.headers), tag, not partial, response.iter_raw())
     except (LlmcalcError, Again):
@@ -342,9 +358,13 @@ def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
 
 def _size(headers: Mapping[str, Any]) -> int:
     """Bytes of the whole file, by what the server says of the range or of the body."""
-    total = str(headers.get("content-range", "")).rpartition("/")[2] or str(headers.get("content-length", ""))
+    total = str(headers.get("content-range", "")).rpartition("/")[2] or str(
+        headers.get("content-length", "")
+    )
     if not total.isdigit():
-        raise UnavailableError("the server does not say how long the file is", hint="HF_ENDPOINT names another hub")
+        raise UnavailableError(
+            "the server does not say how long the file is", hint="HF_ENDPOINT names another hub"
+        )
     return int(total)
 
 
@@ -356,12 +376,16 @@ def _facts(where: Place, name: str) -> tuple[str, int]:
 
     def once() -> tuple[str, int]:
         try:
-            seen = get_hf_file_metadata(hf_hub_url(where.repo, name, revision=where.revision), timeout=_SECONDS)
+            seen = get_hf_file_metadata(
+                hf_hub_url(where.repo, name, revision=where.revision), timeout=_SECONDS
+            )
         except Exception as error:
             _fail(error)
         commit, size = seen.commit_hash, seen.size
         if commit is None or size is None or not Place(where.repo, commit).exact:
-            raise UnavailableError("the server is no model hub: it names neither commit nor size", hint="HF_ENDPOINT")
+            raise UnavailableError(
+                "the server is no model hub: it names neither commit nor size", hint="HF_ENDPOINT"
+            )
         return commit, size
 
     return patiently(once)

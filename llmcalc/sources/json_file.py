@@ -56,7 +56,9 @@ def too_deep(value: Any) -> bool:
     """Whether lists and objects lie in one another more than ``DEEPEST`` times."""
     level = [value]
     for _ in range(DEEPEST):
-        inside = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
+        inside = (
+            v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list)
+        )
         level = [x for each in inside for x in each if isinstance(x, dict | list)]
         if not level:
             return False

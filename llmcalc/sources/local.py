@@ -52,7 +52,9 @@ def find(program: str, name: str) -> Path:
     known = list(_lmstudio_models() if program == "lmstudio" else _llamacpp_models())
     wanted = name.lower()
     exact = [m for m in known if m.name.lower() == wanted or m.path.name.lower() == wanted]
-    matching = exact or [m for m in known if all(word in m.name.lower() for word in re.split("[:/]", wanted))]
+    matching = exact or [
+        m for m in known if all(word in m.name.lower() for word in re.split("[:/]", wanted))
+    ]
     if len(matching) == 1:
         return matching[0].path
     raise _unknown(program, name, [m.name for m in matching or known], several=bool(matching))
@@ -72,7 +74,11 @@ def models() -> Iterator[Found]:
 
 def hub_repositories() -> list[str]:
     """Repositories in the hub's cache on this machine."""
-    kept = [p.name.removeprefix("models--") for p in _listed(_hub_cache()) if p.name.startswith("models--")]
+    kept = [
+        p.name.removeprefix("models--")
+        for p in _listed(_hub_cache())
+        if p.name.startswith("models--")
+    ]
     return [name.replace("--", "/", 1) for name in kept]
 
 
@@ -104,10 +110,15 @@ def _below(folder: Path, pattern: str) -> list[Path]:
 
 def _unknown(program: str, name: str, known: list[str], several: bool) -> LlmcalcError:
     if not known:
-        return UnavailableError(f"{program} keeps no models on this machine", hint=_ELSEWHERE[program])
+        return UnavailableError(
+            f"{program} keeps no models on this machine", hint=_ELSEWHERE[program]
+        )
     what = "names several models" if several else "is not there"
     close = known if several else get_close_matches(name, known, 4, 0.3) or known
-    return InputError(f"{program}:{shorten(name)} {what}", hint=f"here: {', '.join(shorten(k) for k in close[:8])}")
+    return InputError(
+        f"{program}:{shorten(name)} {what}",
+        hint=f"here: {', '.join(shorten(k) for k in close[:8])}",
+    )
 
 
 def _ollama_root() -> Path:
@@ -122,8 +133,12 @@ def _ollama_names() -> list[str]:
         parts = path.relative_to(root).parts
         if path.is_file() and len(parts) >= 3:
             host, *middle, tag = parts
-            short = middle[1:] if host == "registry.ollama.ai" and middle[0] == "library" else middle
-            names.append("/".join(([] if host == "registry.ollama.ai" else [host]) + short) + f":{tag}")
+            short = (
+                middle[1:] if host == "registry.ollama.ai" and middle[0] == "library" else middle
+            )
+            names.append(
+                "/".join(([] if host == "registry.ollama.ai" else [host]) + short) + f":{tag}"
+            )
     return names
 
 
@@ -131,7 +146,10 @@ def _ollama(name: str) -> Path:
     """The blob that a manifest names as the model: registry.ollama.ai/library/NAME/TAG unless the name says more."""
     model, _, tag = name.partition(":")
     parts = model.split("/")
-    if not all(_PART.fullmatch(p) and p.strip(".") for p in [*parts, tag or "latest"]) or len(parts) > 3:
+    if (
+        not all(_PART.fullmatch(p) and p.strip(".") for p in [*parts, tag or "latest"])
+        or len(parts) > 3
+    ):
         raise InputError(f"ollama:{shorten(name)} is no name of a model")
     full = [*("registry.ollama.ai", "library")[: 3 - len(parts)], *parts]
     manifest = _ollama_root().joinpath("manifests", *full, tag or "latest")
@@ -146,13 +164,18 @@ def _ollama(name: str) -> Path:
             blob = _ollama_root() / "blobs" / f"sha256-{digest[1]}"
             if not blob.is_file():
                 called = f"ollama:{shorten(name)}"
-                raise UnavailableError(f"{called}: its blob is missing", hint=f"ollama pull {shorten(name)}")
+                raise UnavailableError(
+                    f"{called}: its blob is missing", hint=f"ollama pull {shorten(name)}"
+                )
             return blob
     raise InputError(f"ollama:{shorten(name)} has no model of its own in its manifest")
 
 
 def _lmstudio_models() -> Iterator[Found]:
-    for root in (Path("~/.lmstudio/models").expanduser(), Path("~/.cache/lm-studio/models").expanduser()):
+    for root in (
+        Path("~/.lmstudio/models").expanduser(),
+        Path("~/.cache/lm-studio/models").expanduser(),
+    ):
         for path in _below(root, "*.gguf"):
             yield Found("/".join(path.relative_to(root).parts), path, "lmstudio")
         for path in _below(root, "config.json"):  # MLX models are directories
@@ -161,7 +184,11 @@ def _lmstudio_models() -> Iterator[Found]:
 
 def _llamacpp_models() -> Iterator[Found]:
     named = os.environ.get("LLAMA_CACHE")
-    home = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = (
+        "~/Library/Caches"
+        if sys.platform == "darwin"
+        else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    )
     root = Path(named) if named else Path(home).expanduser() / "llama.cpp"
     for path in _below(root, "*.gguf"):
         yield Found("/".join(path.relative_to(root).parts), path, "llama.cpp")

@@ -68,7 +68,9 @@ def _from_npy(path: Path) -> tuple[Any, str]:
 
     try:
         values = np.load(path, allow_pickle=False)
-    except Exception:  # numpy reads the header as Python source, and whatever goes wrong there is the file's fault
+    except (
+        Exception
+    ):  # numpy reads the header as Python source, and whatever goes wrong there is the file's fault
         raise InputError(f"{path.name} is no NPY file of numbers") from None
     if getattr(values, "dtype", None) is None or values.dtype.kind not in "fiu":
         raise InputError(f"{path.name} does not hold numbers")
@@ -85,7 +87,9 @@ def _from_safetensors(path: Path, tensor: str | None) -> tuple[Any, str]:
     names = list(header.tensors)
     name = tensor if tensor is not None else names[0] if len(names) == 1 else None
     if name is None or name not in header.tensors:
-        raise InputError(f"which tensor of {path.name}?", hint=f"--tensor {', '.join(map(shorten, names[:4]))}")
+        raise InputError(
+            f"which tensor of {path.name}?", hint=f"--tensor {', '.join(map(shorten, names[:4]))}"
+        )
     stored = header.tensors[name]
     kinds = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
     if stored.dtype not in kinds:

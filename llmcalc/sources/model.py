@@ -45,7 +45,9 @@ class Model:
     adapter: Adapter | None = None
     """What it adds to another model, where it is no model of its own."""
 
-    def with_header(self, jobs: int = JOBS, tell: Callable[[int, int], None] = lambda done, of: None) -> Model:
+    def with_header(
+        self, jobs: int = JOBS, tell: Callable[[int, int], None] = lambda done, of: None
+    ) -> Model:
         """The model with its header, fetched where it has none yet."""
         if self.header is not None or self.fetch is None:
             return self
@@ -57,10 +59,14 @@ class Model:
         """The sizes, with the family's class defaults."""
         if self.adapter is not None:
             base = self.adapter.base or "its base"
-            raise InputError(f"{self.name} is an adapter, no model of its own", hint=f"name its base: {shorten(base)}")
+            raise InputError(
+                f"{self.name} is an adapter, no model of its own",
+                hint=f"name its base: {shorten(base)}",
+            )
         if self.raw is None:
             raise InputError(
-                f"{self.name} has no config, only tensors", hint="name a directory that holds a config.json"
+                f"{self.name} has no config, only tensors",
+                hint="name a directory that holds a config.json",
             )
         return config_for(self.raw)
 
@@ -89,4 +95,6 @@ class Model:
             ) from None
         if not self.blocks_only:
             return whole
-        return replace(whole, parts=tuple(p for p in whole.parts if "{layer}" in getattr(p, "name", "{layer}")))
+        return replace(
+            whole, parts=tuple(p for p in whole.parts if "{layer}" in getattr(p, "name", "{layer}"))
+        )

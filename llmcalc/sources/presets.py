@@ -34,7 +34,11 @@ def _index() -> Mapping[str, str]:
     """Squeezed spelling to preset: file names first, then the aliases that have a source of their own."""
     aliases = json.loads((_FOLDER / "aliases.json").read_text())
     bases = {squeeze(_TUNED.sub("", n)): n for n in reversed(names())}
-    return {**bases, **{squeeze(alias): name for alias, name in aliases.items()}, **{squeeze(n): n for n in names()}}
+    return {
+        **bases,
+        **{squeeze(alias): name for alias, name in aliases.items()},
+        **{squeeze(n): n for n in names()},
+    }
 
 
 def squeeze(name: str) -> str:

@@ -66,7 +66,9 @@ class Window:
             except _Changed:
                 restarts += 1
                 if restarts > 1:
-                    raise UnavailableError(f"{self.name} changes while it is read", hint="try again later") from None
+                    raise UnavailableError(
+                        f"{self.name} changes while it is read", hint="try again later"
+                    ) from None
                 self.data, self.size, self.tag = bytearray(), -1, None
 
     def _once(self, n: int) -> None:
@@ -84,7 +86,11 @@ class Window:
                 if len(self.data) >= want:  # a server may send more than it was asked for
                     break
         if len(self.data) < want:
-            raise Again(UnavailableError(f"{self.name}: the connection was cut after {len(self.data):,} bytes"))
+            raise Again(
+                UnavailableError(
+                    f"{self.name}: the connection was cut after {len(self.data):,} bytes"
+                )
+            )
 
 
 def patiently(once: Callable[[], T]) -> T:

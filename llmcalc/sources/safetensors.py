@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmcalc.dtypes import DType, find_dtype
 from llmcalc.errors import HeaderError
+from llmcalc.formats.element import DType, find_dtype
 from llmcalc.sources.header import Header, Stored
 from llmcalc.sources.json_file import parse_json, read_bytes
 from llmcalc.text import shorten, shown
@@ -50,16 +50,23 @@ def parse(file: BinaryIO, size: int, name: str) -> Header:
 def _length(prefix: bytes, size: int, name: str) -> int:
     if prefix.startswith(b"version "):
         raise HeaderError(
-            f"{name} is a Git LFS pointer, not the file it stands for", hint="fetch the file itself with `git lfs pull`"
+            f"{name} is a Git LFS pointer, not the file it stands for",
+            hint="fetch the file itself with `git lfs pull`",
         )
     if len(prefix) < 8:
-        raise HeaderError(f"{name} is not a safetensors file: it has {size} bytes, too few for a header length")
+        raise HeaderError(
+            f"{name} is not a safetensors file: it has {size} bytes, too few for a header length"
+        )
     length = int.from_bytes(prefix, "little")
     if prefix.lstrip()[:1] in (b"<", b"{") or prefix[:2] in (b"PK", b"\x80\x02"):
-        kind = {b"<": "an HTML page", b"{": "JSON"}.get(prefix.lstrip()[:1], "a pickle (.bin or .pt)")
+        kind = {b"<": "an HTML page", b"{": "JSON"}.get(
+            prefix.lstrip()[:1], "a pickle (.bin or .pt)"
+        )
         raise HeaderError(f"{name} is not a safetensors file: it looks like {kind}")
     if length > HEADER_LIMIT:
-        raise HeaderError(f"{name}: the header length is {length}, above the format's limit of {HEADER_LIMIT}")
+        raise HeaderError(
+            f"{name}: the header length is {length}, above the format's limit of {HEADER_LIMIT}"
+        )
     if length + 8 > size:
         raise HeaderError(
             f"{name}: the header length is {length}, but the file has {size} bytes: truncated, or no whole JSON header"
@@ -69,7 +76,9 @@ def _length(prefix: bytes, size: int, name: str) -> int:
 
 def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
     if text.count(b'"dtype"') > _MOST_TENSORS or text.count(b"[") > 3 * _MOST_TENSORS:
-        raise HeaderError(f"{name}: the header has more than {_MOST_TENSORS:,} tensors, more than any model")
+        raise HeaderError(
+            f"{name}: the header has more than {_MOST_TENSORS:,} tensors, more than any model"
+        )
     try:
         entries = json.loads(text)
         if not _each_once(text, entries):
@@ -108,7 +117,9 @@ def _metadata(metadata: Any, name: str) -> dict[str, str]:
         raise HeaderError(f"{name}: __metadata__ is not an object of strings")
     for key, value in metadata.items():
         if not isinstance(value, str):
-            raise HeaderError(f"{name}: __metadata__ holds {shorten(key)} = {shown(value)}, which is not a string")
+            raise HeaderError(
+                f"{name}: __metadata__ holds {shorten(key)} = {shown(value)}, which is not a string"
+            )
     return metadata
 
 
@@ -136,7 +147,9 @@ def _stored(tensor: str, entry: Any, name: str, data: int) -> tuple[Stored, int]
     begin, end = offsets
     needed = kind.bytes_for(elements)
     if needed != end - begin:
-        raise fault(f"needs {needed} bytes for {entry['dtype']} {shape}, its offsets give {end - begin}")
+        raise fault(
+            f"needs {needed} bytes for {entry['dtype']} {shape}, its offsets give {end - begin}"
+        )
     return Stored(kind.name, tuple(shape), needed, name, data + begin), begin
 
 
@@ -168,7 +181,9 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
             )
         end, previous = stop, tensor
     if end > data:
-        raise HeaderError(f"{name}: its tensors need {end} bytes, the file holds {data}: truncated?")
+        raise HeaderError(
+            f"{name}: its tensors need {end} bytes, the file holds {data}: truncated?"
+        )
     if end < data:
         raise HeaderError(f"{name}: {data - end} bytes after the last tensor belong to no tensor")
 
@@ -193,11 +208,15 @@ class Index:
             for tensor, stored in header.tensors.items():
                 if tensor in tensors:
                     there = tensors[tensor].file
-                    raise HeaderError(f"tensor {shorten(tensor)} is both in {there} and in {shorten(name)}")
+                    raise HeaderError(
+                        f"tensor {shorten(tensor)} is both in {there} and in {shorten(name)}"
+                    )
                 tensors[tensor] = stored
         absent = {tensor: shard for tensor, shard in self.places.items() if tensor not in tensors}
         metadata = _plain(self.raw.get("metadata"))
-        return Header("safetensors", tensors, metadata, absent, tuple(_contradictions(metadata, tensors)))
+        return Header(
+            "safetensors", tensors, metadata, absent, tuple(_contradictions(metadata, tensors))
+        )
 
 
 def open_index(path: Path) -> Index:
@@ -208,7 +227,9 @@ def open_index(path: Path) -> Index:
 def index_of(data: bytes, path: Path) -> Index:
     """The same of its bytes; ``path`` is where it lies, or would lie, beside its shards."""
     if data.count(b":") > 3 * _MOST_TENSORS:
-        raise HeaderError(f"{path.name} names more than {_MOST_TENSORS:,} tensors, more than any model")
+        raise HeaderError(
+            f"{path.name} names more than {_MOST_TENSORS:,} tensors, more than any model"
+        )
     raw = parse_json(data, path.name)
     places = raw.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
@@ -228,7 +249,9 @@ def read_shards(index: Index) -> Header:
     headers = {}
     for name, file in index.shards.items():
         if not file.is_file():
-            raise HeaderError(f"{index.path.name} names the shard {shorten(name)}, which is missing")
+            raise HeaderError(
+                f"{index.path.name} names the shard {shorten(name)}, which is missing"
+            )
         headers[name] = read(file)
     return index.merge(headers)
 
@@ -238,7 +261,9 @@ def _shard(index: Path, name: str) -> Path:
     file = index.parent / name
     outside = Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name or "\0" in name
     if outside or not name.strip(".") or len(name.encode("utf-8", "surrogatepass")) > 250:
-        raise HeaderError(f"{index.name} names the shard {shorten(name)}, which lies outside the model directory")
+        raise HeaderError(
+            f"{index.name} names the shard {shorten(name)}, which lies outside the model directory"
+        )
     return file
 
 

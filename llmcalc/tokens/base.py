@@ -74,4 +74,6 @@ class Tokenizer(ABC):
     def check(self, token: int) -> None:
         """An id outside the vocabulary is an InputError."""
         if not 0 <= token < self.n_vocab:
-            raise InputError(f"id {token} is not in the vocabulary of {self.name}: 0 to {self.n_vocab - 1}")
+            raise InputError(
+                f"id {token} is not in the vocabulary of {self.name}: 0 to {self.n_vocab - 1}"
+            )

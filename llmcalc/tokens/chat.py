@@ -24,7 +24,9 @@ def messages(path: Path) -> list[dict[str, Any]]:
     try:
         found: Any = json.loads(path.read_bytes()) if path.stat().st_size < 100_000_000 else None
     except OSError as error:
-        raise InputError(f"{shorten(path.name)} cannot be read: {error.strerror or error}") from None
+        raise InputError(
+            f"{shorten(path.name)} cannot be read: {error.strerror or error}"
+        ) from None
     except (ValueError, RecursionError):
         raise InputError(f"{shorten(path.name)} is not JSON") from None
     if too_deep(found):
@@ -33,7 +35,8 @@ def messages(path: Path) -> list[dict[str, Any]]:
         found = found.get("messages")
     if not isinstance(found, list) or not all(isinstance(m, dict) and "role" in m for m in found):
         raise InputError(
-            f"{shorten(path.name)} is no list of messages", hint='[{"role": "user", "content": "Hello"}, ...]'
+            f"{shorten(path.name)} is no list of messages",
+            hint='[{"role": "user", "content": "Hello"}, ...]',
         )
     return found
 
@@ -49,13 +52,21 @@ def template_of(model: Model) -> tuple[str, dict[str, Any]]:
         tokens = found.get("ggml.tokens")
         tokens = tokens if isinstance(tokens, list) else []
         ids = {k: found.get(f"ggml.{k}_token_id") for k in ("bos", "eos")}
-        names = {f"{k}_token": tokens[i] for k, i in ids.items() if type(i) is int and 0 <= i < len(tokens)}
+        names = {
+            f"{k}_token": tokens[i]
+            for k, i in ids.items()
+            if type(i) is int and 0 <= i < len(tokens)
+        }
         if isinstance(found.get("chat_template"), str):
             return found["chat_template"], names
     elif folder is not None:
         config = folder / "tokenizer_config.json"
         raw = read_json(config) if config.is_file() else {}
-        names = {k: _text(raw[k]) for k in ("bos_token", "eos_token", "unk_token", "pad_token") if raw.get(k)}
+        names = {
+            k: _text(raw[k])
+            for k in ("bos_token", "eos_token", "unk_token", "pad_token")
+            if raw.get(k)
+        }
         beside = folder / "chat_template.jinja"
         template = _beside(beside) if beside.is_file() else raw.get("chat_template")
         if isinstance(template, list):
@@ -64,7 +75,8 @@ def template_of(model: Model) -> tuple[str, dict[str, Any]]:
         if isinstance(template, str):
             return template, names
     raise InputError(
-        f"{model.name} has no chat template", hint="it is in tokenizer_config.json, or in a GGUF's metadata"
+        f"{model.name} has no chat template",
+        hint="it is in tokenizer_config.json, or in a GGUF's metadata",
     )
 
 
@@ -76,13 +88,20 @@ def _beside(path: Path) -> str:
     """The text of a template's own file."""
     try:
         if path.stat().st_size > _LONGEST:
-            raise InputError(f"{path.name} has {path.stat().st_size} bytes, more than any model's template")
+            raise InputError(
+                f"{path.name} has {path.stat().st_size} bytes, more than any model's template"
+            )
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path.name} cannot be read: {shorten(str(error), 80)}") from None
 
 
-def render(template: str, conversation: Sequence[dict[str, Any]], names: dict[str, Any], answer: bool = True) -> str:
+def render(
+    template: str,
+    conversation: Sequence[dict[str, Any]],
+    names: dict[str, Any],
+    answer: bool = True,
+) -> str:
     """The text of a conversation; ``answer`` adds what opens the model's turn.
 
     The template is a program that somebody else wrote: it runs in Jinja's sandbox, in a process of its own, with a

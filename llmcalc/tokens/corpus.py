@@ -20,7 +20,9 @@ def is_corpus(path: Path) -> bool:
     return path.suffix in (".jsonl", ".ndjson", ".parquet")
 
 
-def count(tokenizer: Tokenizer, path: Path, field: str, special: str = "refuse") -> tuple[Counts, int]:
+def count(
+    tokenizer: Tokenizer, path: Path, field: str, special: str = "refuse"
+) -> tuple[Counts, int]:
     """The tokens of one field of every record, and how many records there are."""
     total, n = Counts(), 0
     batch: list[str] = []
@@ -48,9 +50,14 @@ def _lines(path: Path, field: str) -> Iterator[str]:
                 raise InputError(f"{shorten(path.name)}, line {number}: not JSON") from None
             value = record.get(field) if isinstance(record, dict) else None
             if not isinstance(value, str):
-                keys = ", ".join(list(record)[:6]) if isinstance(record, dict) else type(record).__name__
+                keys = (
+                    ", ".join(list(record)[:6])
+                    if isinstance(record, dict)
+                    else type(record).__name__
+                )
                 raise InputError(
-                    f"{shorten(path.name)}, line {number}: no text under {field!r}", hint=f"--field: {shorten(keys)}"
+                    f"{shorten(path.name)}, line {number}: no text under {field!r}",
+                    hint=f"--field: {shorten(keys)}",
                 )
             yield value
 
@@ -70,7 +77,11 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
             for batch in file.iter_batches(BATCH, columns=[field]):
                 for value in batch.column(0).to_pylist():
                     if not isinstance(value, str):
-                        raise InputError(f"{shorten(path.name)}: the column {field!r} holds {type(value).__name__}")
+                        raise InputError(
+                            f"{shorten(path.name)}: the column {field!r} holds {type(value).__name__}"
+                        )
                     yield value
     except (ArrowException, OSError) as error:
-        raise InputError(f"{shorten(path.name)} cannot be read as Parquet: {shorten(str(error), 80)}") from None
+        raise InputError(
+            f"{shorten(path.name)} cannot be read as Parquet: {shorten(str(error), 80)}"
+        ) from None

@@ -50,11 +50,14 @@ def decode(data: bytes, errors: str = "strict", name: str = "the input", offset:
 def not_text(name: str, byte: int, offset: int) -> InputError:
     """The error for a byte that is no UTF-8."""
     return InputError(
-        f"{name} is not UTF-8: byte 0x{byte:02x} at offset {offset}", hint="--errors replace counts it as U+FFFD"
+        f"{name} is not UTF-8: byte 0x{byte:02x} at offset {offset}",
+        hint="--errors replace counts it as U+FFFD",
     )
 
 
-def pieces(file: BinaryIO, errors: str = "strict", name: str = "the input", size: int = PIECE) -> Iterator[str]:
+def pieces(
+    file: BinaryIO, errors: str = "strict", name: str = "the input", size: int = PIECE
+) -> Iterator[str]:
     """The text of a file in pieces, each cut before a space that follows a character, so that words stay whole."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     held, read = "", 0
@@ -107,7 +110,9 @@ def count(
     if not tokenizer.cuts_before_spaces:
         data = file.read(WHOLE + 1)
         if len(data) > WHOLE:
-            raise InputError(f"{name} has more than {WHOLE} bytes, and {tokenizer.name} must see a text whole")
+            raise InputError(
+                f"{name} has more than {WHOLE} bytes, and {tokenizer.name} must see a text whole"
+            )
         return of_texts(tokenizer, [decode(data, errors, name)], special, words)
     total = Counts()
     for group in _groups(pieces(file, errors, name)):
@@ -129,7 +134,9 @@ def _groups(found: Iterable[str]) -> Iterator[list[str]]:
         yield group
 
 
-def of_texts(tokenizer: Tokenizer, texts: list[str], special: str = "refuse", words: bool = True) -> Counts:
+def of_texts(
+    tokenizer: Tokenizer, texts: list[str], special: str = "refuse", words: bool = True
+) -> Counts:
     """The counts of some texts together; each is encoded by itself. Counting words takes time, and can be left out."""
     encoded = tokenizer.encode_batch(texts, special)
     return Counts(

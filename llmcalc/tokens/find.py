@@ -15,7 +15,9 @@ from llmcalc.tokens.base import Tokenizer
 _FILES = ("tokenizer.json", "tekken.json", "tokenizer.model")
 _OWN = {"gpt2": "gpt2", "gpt_oss": "o200k_harmony"}
 """Families that have one tokenizer, under an encoding's name."""
-_VARIANT = "latest|mini|nano|pro|chat|turbo|preview|audio|realtime|search|codex|instruct|16k|32k|vision"
+_VARIANT = (
+    "latest|mini|nano|pro|chat|turbo|preview|audio|realtime|search|codex|instruct|16k|32k|vision"
+)
 _DATED = re.compile(rf"-(\d{{4}}(-\d{{2}}-\d{{2}})?|{_VARIANT})|\.\d+(?!\d)")
 
 
@@ -103,13 +105,16 @@ def of_path(path: Path) -> Tokenizer:
 
         return Pieces.read(path)
     raise InputError(
-        f"{shorten(path.name)} is no kind of tokenizer that is known", hint=f"known: {', '.join(_FILES)}, .gguf"
+        f"{shorten(path.name)} is no kind of tokenizer that is known",
+        hint=f"known: {', '.join(_FILES)}, .gguf",
     )
 
 
 def gguf_file(model: Model) -> str:
     """The file that holds a GGUF's vocabulary: the first of its parts."""
-    files = sorted({t.file for t in model.header.tensors.values()}) if model.header is not None else []
+    files = (
+        sorted({t.file for t in model.header.tensors.values()}) if model.header is not None else []
+    )
     if not files:
         raise InputError(f"{model.name} has no tensors")
     return files[0]
@@ -122,7 +127,11 @@ def of_model(model: Model) -> Tokenizer:
         return of_path(folder / gguf_file(model))
     if folder is not None and any((folder / name).is_file() for name in _FILES):
         return of_path(folder)
-    brought = next(filter(None, map(model.fetch_file, _FILES)), None) if model.fetch_file is not None else None
+    brought = (
+        next(filter(None, map(model.fetch_file, _FILES)), None)
+        if model.fetch_file is not None
+        else None
+    )
     if brought is not None:
         return of_path(brought)
     if model.source.startswith("preset") and model.anatomy.family in _OWN:

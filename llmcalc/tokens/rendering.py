@@ -29,9 +29,15 @@ def _refuse(message: str) -> None:
 
 
 def _tojson(
-    x: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def rendered(asked: dict[str, Any]) -> str:
@@ -39,11 +45,18 @@ def rendered(asked: dict[str, Any]) -> str:
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
     environment.filters["tojson"] = _tojson
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+    environment.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+    }
     made = environment.from_string(asked["template"])
-    text = made.render(messages=asked["messages"], add_generation_prompt=asked["answer"], **asked["names"])
+    text = made.render(
+        messages=asked["messages"], add_generation_prompt=asked["answer"], **asked["names"]
+    )
     if len(text) > LONGEST:
         raise ValueError(f"its text has {len(text)} characters")
     return str(text)

@@ -35,7 +35,9 @@ class Pieces(Tokenizer):
             inner = sentencepiece.SentencePieceProcessor(model_file=str(path))
             return cls(inner, path.name, f"{path.name}, sentencepiece {sentencepiece.__version__}")
         except (RuntimeError, OSError, ValueError) as error:
-            raise InputError(f"{shorten(path.name)} is not a SentencePiece model: {shorten(str(error), 80)}") from None
+            raise InputError(
+                f"{shorten(path.name)} is not a SentencePiece model: {shorten(str(error), 80)}"
+            ) from None
 
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
         if special == "allow" and any(s in text for s in self.special):

@@ -20,10 +20,19 @@ _LLAMA3 = (
     r"|\s+(?!\S)|\s+"
 )
 _CUTS: Mapping[str, str | None] = {
-    **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "jina-es", "jina-de", "olmo", "mpt"), None),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), "digits"),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "pixtral", "falcon3"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "stablelm2", "megrez", "deepseek-r1-qwen"), _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")),
+    **dict.fromkeys(
+        ("default", "gpt-2", "gpt2", "phi-2", "jina-es", "jina-de", "olmo", "mpt"), None
+    ),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), "digits"
+    ),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "pixtral", "falcon3"), _LLAMA3
+    ),
+    **dict.fromkeys(
+        ("qwen2", "stablelm2", "megrez", "deepseek-r1-qwen"),
+        _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
+    ),
 }
 _MOST_MERGES = 3_000_000
 _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
@@ -41,7 +50,9 @@ def read(path: Path) -> Fast:
     elif kind == "llama":
         inner = _by_scores(package, found, tokens)
     else:
-        raise UnavailableError(f"{shorten(path.name)} has a tokenizer of kind {shown(kind)}, which is not built here")
+        raise UnavailableError(
+            f"{shorten(path.name)} has a tokenizer of kind {shown(kind)}, which is not built here"
+        )
     types = _list(found, "token_type", int) or [1] * len(tokens)
     special = [t for t, k in zip(tokens, types, strict=False) if k == _CONTROL]
     inner.add_special_tokens(special)
@@ -55,7 +66,9 @@ def _list(found: Mapping[str, Any], key: str, kind: Any) -> list[Any]:
     """A list of that kind from the metadata, empty where it is absent."""
     value = found.get(f"ggml.{key}") or []
     if not isinstance(value, list) or not all(isinstance(v, kind) for v in value):
-        raise InputError(f"the vocabulary's {key} is no list of {getattr(kind, '__name__', 'number')}s")
+        raise InputError(
+            f"the vocabulary's {key} is no list of {getattr(kind, '__name__', 'number')}s"
+        )
     return value
 
 
@@ -73,7 +86,9 @@ def _byte_level(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -
     cut = _CUTS[pre]
     whole = cut is not None and cut != "digits"
     try:
-        inner = package.Tokenizer(package.models.BPE(vocab, merges, ignore_merges=pre in ("llama-bpe", "llama3")))
+        inner = package.Tokenizer(
+            package.models.BPE(vocab, merges, ignore_merges=pre in ("llama-bpe", "llama3"))
+        )
     except Exception as error:
         raise InputError(f"the vocabulary contradicts itself: {shorten(str(error), 120)}") from None
     level = package.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not whole)
@@ -101,13 +116,23 @@ def _by_scores(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) ->
             halves = [(token[:i], token[i:]) for i in range(1, len(token))]
             merges += [(-score, h) for h in halves if h[0] in vocab and h[1] in vocab]
             if len(merges) > _MOST_MERGES:
-                raise InputError(f"the vocabulary has more than {_MOST_MERGES:,} ways to join its pieces")
+                raise InputError(
+                    f"the vocabulary has more than {_MOST_MERGES:,} ways to join its pieces"
+                )
     merges.sort(key=lambda m: m[0])
     unknown = found.get("ggml.unknown_token_id", 0)
     if type(unknown) is not int or not 0 <= unknown < len(tokens):
-        raise InputError(f"the vocabulary's unknown token is {shown(unknown, 40)}, none of its {len(tokens)}")
+        raise InputError(
+            f"the vocabulary's unknown token is {shown(unknown, 40)}, none of its {len(tokens)}"
+        )
     inner = package.Tokenizer(
-        package.models.BPE(vocab, [m for _, m in merges], unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
+        package.models.BPE(
+            vocab,
+            [m for _, m in merges],
+            unk_token=tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
     )
     space = [package.normalizers.Prepend("▁")] if found.get("ggml.add_space_prefix", True) else []
     inner.normalizer = package.normalizers.Sequence([*space, package.normalizers.Replace(" ", "▁")])

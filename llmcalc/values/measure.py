@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from llmcalc.values.scalar import Array
+from llmcalc.formats.codecs.scalar import Array
 
 Source = Callable[[], Iterator[Array]]
 """A tensor's rows from the beginning, as often as they are asked for."""
@@ -112,7 +112,9 @@ class Detail:
     losses: dict[str, Loss]
 
 
-def detail(source: Source, summary: Summary, trips: Iterable[tuple[str, Trip]], sigmas: float = 6.0) -> Detail:
+def detail(
+    source: Source, summary: Summary, trips: Iterable[tuple[str, Trip]], sigmas: float = 6.0
+) -> Detail:
     """Histogram over the range, elements beyond ``sigmas`` standard deviations, and every round trip's losses."""
     chosen = list(trips)
     low, high = (summary.low, summary.high) if summary.finite else (0.0, 0.0)
@@ -122,7 +124,11 @@ def detail(source: Source, summary: Summary, trips: Iterable[tuple[str, Trip]], 
         finite = np.isfinite(rows)
         held = np.where(finite, rows, 0.0)
         found.counts += np.histogram(rows[finite], edges)[0]
-        found.outliers += int((np.abs(rows[finite] - summary.mean) > sigmas * summary.std).sum()) if summary.std else 0
+        found.outliers += (
+            int((np.abs(rows[finite] - summary.mean) > sigmas * summary.std).sum())
+            if summary.std
+            else 0
+        )
         for name, trip in chosen:
             back, clipped = trip(held, summary)
             errors = np.abs(back - held)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from llmcalc.dtypes import dtype
 from llmcalc.errors import InputError
+from llmcalc.formats.codecs.ggml import dequantise
+from llmcalc.formats.codecs.scalar import KINDS, Array
+from llmcalc.formats.element import dtype
 from llmcalc.sources.header import Header, Stored
 from llmcalc.text import shorten
-from llmcalc.values.ggml import dequantise
-from llmcalc.values.scalar import KINDS, Array
 
 CHUNK = 1 << 20
 """Elements that are looked at together."""
@@ -57,7 +57,9 @@ def chunks(folder: Path, header: Header, name: str) -> Iterator[Array]:
             raise InputError(f"{path.name} has become shorter since its header was read")
         for first in range(0, rows, step):
             n = min(step, rows - first)
-            mapped = np.memmap(path, np.uint8, "r", stored.offset + first * row_bytes, (n, row_bytes))
+            mapped = np.memmap(
+                path, np.uint8, "r", stored.offset + first * row_bytes, (n, row_bytes)
+            )
             yield _numbers(mapped, form.name, form.block, name).reshape(n, columns)
             del mapped  # the mapping ends, and its pages with it
     except OSError as error:

@@ -12,15 +12,15 @@ from typing import Any
 
 from llmcalc.anatomy import Anatomy, Layers, Mixer, State
 from llmcalc.blocks import attention
-from llmcalc.calc.cache.load import Cache, Load
-from llmcalc.calc.kvcache import ENGINES, engine_for
-from llmcalc.calc.mixes import mix
-from llmcalc.calc.parallel import rank_params
-from llmcalc.calc.params import parameters
-from llmcalc.calc.training import Recipe, train, zero_bytes
 from llmcalc.dims import Dim
-from llmcalc.dtypes import DType, dtype
+from llmcalc.engines.cache import Cache, Load
 from llmcalc.families import anatomy, config_for
+from llmcalc.formats.element import DType, dtype
+from llmcalc.formats.file_type import mix
+from llmcalc.parallel import rank_params
+from llmcalc.questions.kvcache import ENGINES, engine_for
+from llmcalc.questions.params import parameters
+from llmcalc.questions.training import Recipe, train, zero_bytes
 
 GIB = 2**30
 
@@ -75,9 +75,18 @@ def mixers(record: dict[str, Any]) -> list[Mixer]:
         out.append(delta(c, c["linear_layers"]))
     if "d_inner" in c and n:
         state = State("recurrent", Dim(c["d_inner"]), Dim(c["d_state"]))
-        return [Mixer("state", layers(n), states=(State("conv", Dim(c["d_inner"]), Dim(c["d_conv"])), state))]
+        return [
+            Mixer(
+                "state",
+                layers(n),
+                states=(State("conv", Dim(c["d_inner"]), Dim(c["d_conv"])), state),
+            )
+        ]
     if "mamba_d_ssm" in c and n:
-        inner, wide = c["mamba_d_ssm"], c["mamba_d_ssm"] + 2 * c["mamba_n_groups"] * c["mamba_d_state"]
+        inner, wide = (
+            c["mamba_d_ssm"],
+            c["mamba_d_ssm"] + 2 * c["mamba_n_groups"] * c["mamba_d_state"],
+        )
         states = (
             State("conv", Dim(wide), Dim(c["mamba_d_conv"])),
             State("recurrent", Dim(inner), Dim(c["mamba_d_state"])),
@@ -99,7 +108,9 @@ def mixers(record: dict[str, Any]) -> list[Mixer]:
         window = get(c, "sliding_window", "window", "attention_chunk_size")
         size = Dim(window, "window") if window else None
         swa_kv = get(c, "swa_kv_heads") or kv
-        out.append(attention(layers(near, "n_sliding_layers"), heads or swa_kv, swa_kv, d_h, d_v, size))
+        out.append(
+            attention(layers(near, "n_sliding_layers"), heads or swa_kv, swa_kv, d_h, d_v, size)
+        )
     d_far = d_v if wide == d_h else wide
     out.append(attention(layers(full, "n_full_layers"), heads or far_kv, far_kv, wide, d_far))
     return out
@@ -113,14 +124,21 @@ def latent(record: dict[str, Any], n: int) -> Mixer:
     if record["flags"].get("mla") == 0 or "as MHA" in record["arch_class"]:
         return attention(layers(n), heads, heads, nope + rope, d_v)
     keys, values = Dim(c["kv_lora_rank"]), Dim(rope)
-    return Mixer("latent", layers(n), Dim(heads), Dim(heads), Dim(nope + rope), Dim(d_v), keys, values)
+    return Mixer(
+        "latent", layers(n), Dim(heads), Dim(heads), Dim(nope + rope), Dim(d_v), keys, values
+    )
 
 
 def delta(c: dict[str, Any], n: int) -> Mixer:
     """A gated delta net's states."""
     keys, values, d = c["linear_key_heads"], c["linear_value_heads"], c["linear_head_dim"]
     conv = State("conv", Dim((2 * keys + values) * d), Dim(c.get("conv_kernel", 4)))
-    return Mixer("state", layers(n), Dim(values), states=(conv, State("recurrent", Dim(values * d), Dim(d), "float32")))
+    return Mixer(
+        "state",
+        layers(n),
+        Dim(values),
+        states=(conv, State("recurrent", Dim(values * d), Dim(d), "float32")),
+    )
 
 
 def kind(text: Any) -> DType:
@@ -139,7 +157,9 @@ def load(record: dict[str, Any]) -> Load:
     keys = kind(flags.get("k_dtype") or flags.get("kv_dtype") or flags.get("dtype") or "float16")
     values = kind(flags.get("v_dtype") or flags.get("kv_dtype") or flags.get("dtype") or "float16")
     plain = keys.block == 1 and keys.size > 1
-    state = kind(flags["conv_dtype"]) if "conv_dtype" in flags else keys if plain else dtype("bfloat16")
+    state = (
+        kind(flags["conv_dtype"]) if "conv_dtype" in flags else keys if plain else dtype("bfloat16")
+    )
     return Load(
         Dim(tokens, "context"),
         Dim(batch, "batch"),
@@ -198,7 +218,9 @@ def kv_bytes(record: dict[str, Any]) -> float:
     if record["engine"] == "llama.cpp" and "sliding" in rows:
         cells = get(flags, "cells")
         held = {r.kind: int(r.tokens) for r in found.rows if r.tokens is not None}
-        return float(rows["sliding"] if cells is not None and cells == held["sliding"] else rows["full"])
+        return float(
+            rows["sliding"] if cells is not None and cells == held["sliding"] else rows["full"]
+        )
     return float(int(found.kv_bytes) - int(found.state_bytes))
 
 
@@ -206,7 +228,9 @@ def side_bytes(record: dict[str, Any], side: str) -> float:
     """Keys alone or values alone, as SGLang prints them for the pool of one kind of layers."""
     tp = get(record["flags"], "tp") or 1
     tokens = get(record["flags"], "swa_tokens", "kv_tokens") or 0
-    tokens += get(record["flags"], "page_size") or 64  # one page of padding; 64 is what the kernels of wide keys need
+    tokens += (
+        get(record["flags"], "page_size") or 64
+    )  # one page of padding; 64 is what the kernels of wide keys need
     chosen = mixers(record)
     m = chosen[0] if "swa_tokens" in record["flags"] or len(chosen) == 1 else chosen[-1]
     width = (m.d_qk if side == "keys" else m.d_v) * max(1, int(m.n_kv_heads) // tp)
@@ -288,7 +312,10 @@ def model(record: dict[str, Any]) -> Anatomy:
 
 def structure(c: dict[str, Any]) -> dict[str, Any]:
     """What the record says beyond Llama's structure."""
-    experts = {"num_experts": c.get("num_experts"), "num_experts_per_tok": c.get("experts_per_token") or 1}
+    experts = {
+        "num_experts": c.get("num_experts"),
+        "num_experts_per_tok": c.get("experts_per_token") or 1,
+    }
     experts["moe_intermediate_size"] = c.get("moe_intermediate") or c.get("intermediate_size")
     if "kv_lora_rank" in c:
         keys = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
@@ -300,15 +327,29 @@ def structure(c: dict[str, Any]) -> dict[str, Any]:
         dense = {"first_k_dense_replace": c.get("first_k_dense", 0), "head_dim": None}
         return {"model_type": "deepseek_v3", **experts, **extra, **width, **dense}
     if "sliding_window" in c and c.get("num_experts"):
-        return {"model_type": "gpt_oss", **experts, "sliding_window": c["sliding_window"], "attention_bias": True}
+        return {
+            "model_type": "gpt_oss",
+            **experts,
+            "sliding_window": c["sliding_window"],
+            "attention_bias": True,
+        }
     if c.get("num_experts"):
         kind_of = "qwen3_moe" if c.get("qk_norm") else "mixtral"
         return {"model_type": kind_of, **experts}
-    return {"model_type": "qwen3" if c.get("qk_norm") else "qwen2" if c.get("qkv_bias") else "llama"}
+    return {
+        "model_type": "qwen3" if c.get("qk_norm") else "qwen2" if c.get("qkv_bias") else "llama"
+    }
 
 
 def gpt(d: int | None, n: int | None, v: int, ctx: int) -> dict[str, Any]:
-    return {"model_type": "gpt2", "n_embd": d, "n_layer": n, "n_head": 1, "vocab_size": v, "n_positions": ctx}
+    return {
+        "model_type": "gpt2",
+        "n_embd": d,
+        "n_layer": n,
+        "n_head": 1,
+        "vocab_size": v,
+        "n_positions": ctx,
+    }
 
 
 def other_model(record: dict[str, Any]) -> Anatomy:
@@ -325,7 +366,11 @@ def other_model(record: dict[str, Any]) -> Anatomy:
         )
         return anatomy(
             config_for(
-                {"model_type": "nemotron", **{k: c[k] for k in keys}, "tie_word_embeddings": bool(c.get("tied"))}
+                {
+                    "model_type": "nemotron",
+                    **{k: c[k] for k in keys},
+                    "tie_word_embeddings": bool(c.get("tied")),
+                }
             )
         )
     raise Skip("a structure of which the record does not say enough, or that no family here has")
@@ -344,12 +389,18 @@ def weights_bytes(record: dict[str, Any]) -> float:
     if flags.get("file") == "Q8_0" and (get(flags, "tp") or 1) == 1:
         return float(sum(t.n_bytes for t in mix(model(record), "Q8_0")))
     if text.lower() not in ("bf16", "fp16", "bfloat16", "float16", "fp32", "float32", "f16"):
-        raise Skip(f"weights as {text or 'an unnamed format'} follow a quantiser's layout, not one dtype")
+        raise Skip(
+            f"weights as {text or 'an unnamed format'} follow a quantiser's layout, not one dtype"
+        )
     if flags.get("file"):
         raise Skip("a GGUF file keeps norms in float32 and splits host and device")
     a = model(record)
     tp = get(flags, "tp") or 1
-    rope = 2 * (get(c, "max_position_embeddings") or 0) * int((c.get("head_dim") or 0) * c.get("partial_rotary", 1))
+    rope = (
+        2
+        * (get(c, "max_position_embeddings") or 0)
+        * int((c.get("head_dim") or 0) * c.get("partial_rotary", 1))
+    )
     table = rope if record["engine"] == "vLLM" else 0
     return float(rank_params(a, tp, get(c, "num_key_value_heads")) * dtype(text).size + table)
 
@@ -360,7 +411,9 @@ def training_bytes(record: dict[str, Any]) -> float:
     if "params" in c and "stage" in flags:
         return float(zero_bytes(Fraction(int(c["params"])), int(flags["dp"]), int(flags["stage"])))
     if flags.get("distributed_optimizer"):
-        recipe = Recipe("megatron", zero=1, dp=int(flags.get("dp") or 1), tp=int(flags.get("tp") or 1))
+        recipe = Recipe(
+            "megatron", zero=1, dp=int(flags.get("dp") or 1), tp=int(flags.get("tp") or 1)
+        )
         return float(sum(p.n_bytes for p in train(recipe, model(record)).parts if p.exact))
     raise Skip("an estimator's rule of its own")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmcalc.api import load
-from llmcalc.calc.check import compare, promised
-from llmcalc.calc.weights import quantisable
+from llmcalc.formats.stored import quantisable
+from llmcalc.questions.check import compare, promised
 
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}
 """DeepSeek-V3's own ``quantization_config``: every matrix inside the layers has a ``weight_scale_inv`` beside it."""
@@ -46,7 +46,11 @@ def test_a_scale_that_does_not_fit_is_said(wrong: str) -> None:
 def test_a_checkpoint_of_ninety_thousand_tensors_is_compared() -> None:
     """All 61 layers, their scales, and a layer of multi-token prediction behind them."""
     wants, have = block_fp8(61)
-    have |= {name.replace("layers.60.", "layers.61."): shape for name, shape in have.items() if "layers.60." in name}
+    have |= {
+        name.replace("layers.60.", "layers.61."): shape
+        for name, shape in have.items()
+        if "layers.60." in name
+    }
     begun = time.monotonic()
     found = compare(wants, have, {}, FP8, 1)
     assert not found.differences and time.monotonic() - begun < 60

@@ -40,7 +40,11 @@ def test_field_report(record: dict[str, Any]) -> None:
     slack = max(slack, share * abs(record["value_in_base_units"]))
     if record["engine"] == "vLLM" and "max_position_embeddings" not in record["config"]:
         slack += 16 * 2**20  # a rotary table of unsaid length is among the weights
-    assert abs(said - record["value_in_base_units"]) <= slack, (said, record["value_in_base_units"], record["source"])
+    assert abs(said - record["value_in_base_units"]) <= slack, (
+        said,
+        record["value_in_base_units"],
+        record["source"],
+    )
 
 
 def as_report(case: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +88,11 @@ def answer(case: dict[str, Any]) -> float:
     if quantity in ("kv_bytes", "kv_bytes_per_token"):
         record = as_report(case)
         found = reports.cache(record)
-        return float(found.per_token if quantity == "kv_bytes_per_token" else found.kv_bytes - found.state_bytes)
+        return float(
+            found.per_token
+            if quantity == "kv_bytes_per_token"
+            else found.kv_bytes - found.state_bytes
+        )
     if quantity == "recurrent_state_bytes":
         record = {**as_report(case), "engine": "llama.cpp"}
         return reports.state_bytes(record)

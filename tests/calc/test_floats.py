@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from llmcalc.calc.floats import FLOATS, Value
+from llmcalc.formats.floats import FLOATS, Value
 from tests.conftest import Ran
 
 Cli = Callable[..., Ran]
@@ -52,7 +52,9 @@ def test_every_code_and_the_limits(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_rounding(name: str) -> None:
     f, rng = FLOATS[name], np.random.default_rng(0)
-    numbers = np.concatenate([rng.normal(0, 1, 1500), rng.normal(0, 1, 1500) * 10.0 ** rng.integers(-8, 8, 1500)])
+    numbers = np.concatenate(
+        [rng.normal(0, 1, 1500), rng.normal(0, 1, 1500) * 10.0 ** rng.integers(-8, 8, 1500)]
+    )
     numbers = np.concatenate([numbers, [0.0, -0.0, np.inf, -np.inf]]).astype(np.float32)
     with np.errstate(all="ignore"):
         stored = numbers.astype(TYPES[name])
@@ -63,7 +65,10 @@ def test_rounding(name: str) -> None:
 def test_wide_formats_agree_with_numpy(name: str) -> None:
     f, kind = FLOATS[name], np.dtype(name)
     limits = np.finfo(kind)
-    assert (f.largest, f.smallest_normal) == (Fraction(float(limits.max)), Fraction(float(limits.tiny)))
+    assert (f.largest, f.smallest_normal) == (
+        Fraction(float(limits.max)),
+        Fraction(float(limits.tiny)),
+    )
     unsigned = np.uint32 if name == "float32" else np.uint64
     for x in (0.1, -3.5, 1e-40, 1e38, 5e-324):
         assert f.encode(Fraction(x)) == int(np.array(x, dtype=kind).view(unsigned))
@@ -83,7 +88,12 @@ def test_public_reports(cli: Cli) -> None:
     assert [r["stored"] for r in narrow] == [0.26953125, 3.140625, 1.0011717677116394e-08]
     assert narrow[0]["hex"] == "0x3e8a"
     assert rows(cli, "bfloat16", "--bits", "0x7F800001")[0]["hex"] == "0x7fc0"
-    ends = rows(cli, "float16", "--value", "65504,65519,65520,5.960464477539063e-08,2.9802322387695312e-08,6e-08,1e-08")
+    ends = rows(
+        cli,
+        "float16",
+        "--value",
+        "65504,65519,65520,5.960464477539063e-08,2.9802322387695312e-08,6e-08,1e-08",
+    )
     tiny = 5.960464477539063e-08
     assert [r["stored"] for r in ends] == [65504, 65504, "inf", tiny, 0, tiny, 0]
 
@@ -122,12 +132,18 @@ def test_every_boundary_and_a_million_floats(name: str) -> None:
     values = np.array([float(f.decode(c)) for c in codes])  # type: ignore[arg-type]
     middles = ((values[1:] + values[:-1]) / 2).astype(np.float32)
     assert np.array_equal(middles.astype(np.float64), (values[1:] + values[:-1]) / 2)
-    for x in (middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(np.inf))):
+    for x in (
+        middles,
+        np.nextafter(middles, np.float32(0)),
+        np.nextafter(middles, np.float32(np.inf)),
+    ):
         ours = [f.encode(Fraction(float(v))) for v in x]
         assert np.array_equal([float(f.decode(c)) for c in ours], x.astype(kind).astype(np.float64))  # type: ignore[arg-type]
     rng = np.random.default_rng(7)
     numbers = rng.integers(0, 2**32, 1_000_000, dtype=np.uint32).view(np.float32)
-    numbers = np.concatenate([numbers, rng.normal(0, float(values[-1]) / 8, 1_000_000).astype(np.float32)])
+    numbers = np.concatenate(
+        [numbers, rng.normal(0, float(values[-1]) / 8, 1_000_000).astype(np.float32)]
+    )
     numbers = numbers[np.abs(numbers) <= values[-1]]
     size = np.abs(numbers.astype(np.float64))
     index = np.searchsorted(middles.astype(np.float64), size, side="left")
@@ -148,10 +164,20 @@ def test_where_the_libraries_are_wrong_or_differ() -> None:
     f = FLOATS["float8_e5m2fnuz"]
     one = f.encode(Fraction(1))
     assert f.decode(one + 1) == Fraction(5, 4) and f.epsilon == Fraction(1, 4)
-    assert torch.finfo(torch.float8_e5m2fnuz).eps == 0.125 and ml_dtypes.finfo(ml_dtypes.float8_e5m2fnuz).eps == 0.25
+    assert (
+        torch.finfo(torch.float8_e5m2fnuz).eps == 0.125
+        and ml_dtypes.finfo(ml_dtypes.float8_e5m2fnuz).eps == 0.25
+    )
     e4m3 = FLOATS["float8_e4m3fn"]
     large = torch.tensor([465.0, 1e6, float("inf")])
     assert large.to(torch.float8_e4m3fn).float().tolist() == [448.0] * 3
-    assert [e4m3.decode(e4m3.encode(Fraction(x), saturate=True)) for x in (465, 10**6)] == [448, 448]
-    assert [e4m3.decode(e4m3.encode(x)) for x in (Fraction(465), Fraction(10**6), "inf")] == ["nan"] * 3
-    assert np.isnan(np.array([465.0, 1e6, np.inf]).astype(ml_dtypes.float8_e4m3fn).astype(float)).all()
+    assert [e4m3.decode(e4m3.encode(Fraction(x), saturate=True)) for x in (465, 10**6)] == [
+        448,
+        448,
+    ]
+    assert [e4m3.decode(e4m3.encode(x)) for x in (Fraction(465), Fraction(10**6), "inf")] == [
+        "nan"
+    ] * 3
+    assert np.isnan(
+        np.array([465.0, 1e6, np.inf]).astype(ml_dtypes.float8_e4m3fn).astype(float)
+    ).all()

@@ -16,18 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.cache.load import Load
-from llmcalc.calc.kvcache import ENGINES, engine_for, largest_batch, largest_context
 from llmcalc.dims import Dim
-from llmcalc.dtypes import dtype
+from llmcalc.engines.cache import Load
 from llmcalc.errors import InputError
 from llmcalc.families import anatomy, config_for
+from llmcalc.formats.element import dtype
+from llmcalc.questions.kvcache import ENGINES, engine_for, largest_batch, largest_context
 from llmcalc.sources import resolve
 from tests.conftest import Ran
 from tests.formulas import evaluate
 
 Cli = Callable[..., Ran]
-TINY: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "families" / "tiny.json").read_text())
+TINY: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "families" / "tiny.json").read_text()
+)
 JAMBA = {
     # ai21labs/Jamba-v0.1's config.json
     "model_type": "jamba",
@@ -63,10 +65,19 @@ def load(context: int, batch: int = 1, kv: str = "bfloat16", **more: Any) -> Loa
     if ssm is not None:
         more["ssm_dtype"] = dtype(ssm)
     fallback = k if k.block == 1 and k.size > 1 else dtype("bfloat16")
-    return Load(Dim(context, "context"), Dim(batch, "batch"), k, v, dtype(state) if state else fallback, **more)
+    return Load(
+        Dim(context, "context"),
+        Dim(batch, "batch"),
+        k,
+        v,
+        dtype(state) if state else fallback,
+        **more,
+    )
 
 
-def kv(engine: str, name: str, context: int, batch: int = 1, dtype_name: str = "bfloat16", **more: Any) -> int:
+def kv(
+    engine: str, name: str, context: int, batch: int = 1, dtype_name: str = "bfloat16", **more: Any
+) -> int:
     function, _ = engine_for(engine)
     return int(function(model(name), load(context, batch, dtype_name, **more)).kv_bytes)
 
@@ -84,7 +95,10 @@ def kv(engine: str, name: str, context: int, batch: int = 1, dtype_name: str = "
     ],
 )
 def test_the_plain_formula(name: str, context: int, wanted: int) -> None:
-    assert kv("formula", name, context, dtype_name="float16" if name == "gpt3" else "bfloat16") == wanted
+    assert (
+        kv("formula", name, context, dtype_name="float16" if name == "gpt3" else "bfloat16")
+        == wanted
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +143,9 @@ def test_transformers_before_latent_caches_were_compressed() -> None:
         ("jamba", 65536 // 4, 4, "f16", {}, 1143472128),
     ],
 )
-def test_llama_cpp(name: str, context: int, batch: int, dtype_name: str, more: dict[str, Any], wanted: int) -> None:
+def test_llama_cpp(
+    name: str, context: int, batch: int, dtype_name: str, more: dict[str, Any], wanted: int
+) -> None:
     assert kv("llama.cpp", name, context, batch, dtype_name, **more) == wanted
     assert kv("ollama", name, context, batch, dtype_name, **more) == wanted
 
@@ -138,20 +154,52 @@ VLLM = [
     # name, context, dtype, settings; groups, bytes per block, blocks per request, bytes per request, blocks in 40 GiB
     ("llama-3-8b", 8192, "bf16", {}, 1, 2097152, 512, 1073741824, 20480),
     ("llama-3-8b", 8192, "fp8", {}, 1, 1048576, 512, 536870912, 40960),
-    ("gemma-3-27b", 131072, "bf16", {"batched_tokens": 2048, "in_flight": 1}, 7, 1310720, 9350, 12255232000, 32768),
+    (
+        "gemma-3-27b",
+        131072,
+        "bf16",
+        {"batched_tokens": 2048, "in_flight": 1},
+        7,
+        1310720,
+        9350,
+        12255232000,
+        32768,
+    ),
     ("gemma-3-27b", 131072, "bf16", {}, 7, 1310720, 14726, 19301662720, 32768),
     ("deepseek-v3", 32768, "bf16", {}, 1, 4497408, 512, 2302672896, 9549),
     ("deepseek-v3", 32768, "fp8", {}, 1, 2248704, 512, 1151336448, 19099),
-    ("gpt-oss-20b", 131072, "bf16", {"batched_tokens": 2048, "in_flight": 1}, 2, 393216, 8329, 3275096064, 109226),
+    (
+        "gpt-oss-20b",
+        131072,
+        "bf16",
+        {"batched_tokens": 2048, "in_flight": 1},
+        2,
+        393216,
+        8329,
+        3275096064,
+        109226,
+    ),
     ("gpt-oss-20b", 131072, "bf16", {}, 2, 393216, 9225, 3627417600, 109226),
-    ("qwen3-next-80b-a3b", 65536, "bf16", {"prefix_caching": False}, 4, 13369344, 124, 1657798656, 3212),
+    (
+        "qwen3-next-80b-a3b",
+        65536,
+        "bf16",
+        {"prefix_caching": False},
+        4,
+        13369344,
+        124,
+        1657798656,
+        3212,
+    ),
     ("qwen3-next-80b-a3b", 65536, "bf16", {}, 4, 13369344, 127, 1697906688, 3212),
     ("jamba", 65536, "bf16", {"prefix_caching": False}, 8, 1310720, 827, 1083965440, 32768),
     ("jamba", 65536, "bf16", {}, 8, 1310720, 834, 1093140480, 32768),
 ]
 
 
-@pytest.mark.parametrize(("name", "context", "kind", "more", "groups", "block", "blocks", "each", "in_40_gib"), VLLM)
+@pytest.mark.parametrize(
+    ("name", "context", "kind", "more", "groups", "block", "blocks", "each", "in_40_gib"), VLLM
+)
 def test_vllm(
     name: str,
     context: int,
@@ -189,7 +237,12 @@ def test_marginal_and_charged_bytes_are_told_apart(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("name", "per_token"),
-    [("llama-3-8b", 131072), ("deepseek-v3", 70272), ("qwen3-next-80b-a3b", 24576), ("jamba", 16384)],
+    [
+        ("llama-3-8b", 131072),
+        ("deepseek-v3", 70272),
+        ("qwen3-next-80b-a3b", 24576),
+        ("jamba", 16384),
+    ],
 )
 def test_sglang_charges_per_token(name: str, per_token: int) -> None:
     answer = engine_for("sglang")[0](model(name), load(8192))
@@ -199,7 +252,9 @@ def test_sglang_charges_per_token(name: str, per_token: int) -> None:
 def test_sglang_states_and_windows() -> None:
     answer = engine_for("sglang")[0](model("qwen3-next-80b-a3b"), load(65536))
     assert int(answer.state_bytes) == 36 * (49152 + 2097152)
-    assert int(engine_for("sglang")[0](model("jamba"), load(65536)).state_bytes) == 28 * (49152 + 524288)
+    assert int(engine_for("sglang")[0](model("jamba"), load(65536)).state_bytes) == 28 * (
+        49152 + 524288
+    )
     # full layers at one token each, windows at 0.8: 24576 + 0.8·24576 per token
     assert kv("sglang", "gpt-oss-20b", 131070) == 131070 * 24576 + 131070 * 4 // 5 * 24576
 
@@ -224,7 +279,12 @@ def test_measured_caches(name: str) -> None:
     for point in TINY[name]["cache"]:
         # encoder-decoders were measured with an answer of half the source's length
         tokens = point["seq"] // 2 if crosses else point["seq"]
-        asked = load(tokens, point["batch"], "float32", source=Dim(point["seq"], "source") if crosses else None)
+        asked = load(
+            tokens,
+            point["batch"],
+            "float32",
+            source=Dim(point["seq"], "source") if crosses else None,
+        )
         assert int(ENGINES["transformers"](a, asked).kv_bytes) == point["bytes"], point
 
 
@@ -232,7 +292,11 @@ def test_measured_caches(name: str) -> None:
 def test_measured_decode_steps(name: str) -> None:
     entry = TINY[name]["decode"]
     a = anatomy(config_for(TINY[name]["config"]))
-    source = Dim(10, "source") if any(m.kind == "cross" and m.max_source is None for m in a.mixers) else None
+    source = (
+        Dim(10, "source")
+        if any(m.kind == "cross" and m.max_source is None for m in a.mixers)
+        else None
+    )
     for step, wanted in enumerate(entry["bytes"], 1):
         asked = load(entry["prefill"] + step, entry["batch"], "float32", source=source)
         assert int(ENGINES["transformers"](a, asked).kv_bytes) == wanted, step
@@ -244,9 +308,13 @@ def test_measured_static_caches(name: str) -> None:
     a = anatomy(config_for(TINY[name]["config"]))
     asked = load(entry["max_cache_len"], entry["batch"], "float32", static=True)
     if all(m.kind == "none" for m in a.mixers):
-        pytest.skip("an encoder: the reference fills a cache that it is handed, and makes none by itself")
+        pytest.skip(
+            "an encoder: the reference fills a cache that it is handed, and makes none by itself"
+        )
     if a.family in ("xlnet",):
-        asked = load(12, entry["batch"], "float32", static=True)  # keeps what it has seen; the measurement saw 12
+        asked = load(
+            12, entry["batch"], "float32", static=True
+        )  # keeps what it has seen; the measurement saw 12
     assert int(ENGINES["transformers"](a, asked).kv_bytes) == entry["bytes"]
 
 
@@ -262,8 +330,15 @@ HYBRIDS = (
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(HYBRIDS), st.sampled_from(sorted(ENGINES)), st.integers(1, 300_000), st.integers(1, 40))
-def test_bytes_never_fall_with_context_or_batch(name: str, engine: str, context: int, batch: int) -> None:
+@given(
+    st.sampled_from(HYBRIDS),
+    st.sampled_from(sorted(ENGINES)),
+    st.integers(1, 300_000),
+    st.integers(1, 40),
+)
+def test_bytes_never_fall_with_context_or_batch(
+    name: str, engine: str, context: int, batch: int
+) -> None:
     try:
         here = kv(engine, name, context, batch, "float16")
     except InputError:
@@ -273,7 +348,12 @@ def test_bytes_never_fall_with_context_or_batch(name: str, engine: str, context:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(HYBRIDS), st.sampled_from(sorted(ENGINES)), st.integers(2**20, 2**40), st.integers(1, 8))
+@given(
+    st.sampled_from(HYBRIDS),
+    st.sampled_from(sorted(ENGINES)),
+    st.integers(2**20, 2**40),
+    st.integers(1, 8),
+)
 def test_memory_is_the_inverse(name: str, engine: str, memory: int, batch: int) -> None:
     function, a = engine_for(engine)[0], model(name)
     asked = load(1024, batch, "float16")
@@ -282,10 +362,18 @@ def test_memory_is_the_inverse(name: str, engine: str, memory: int, batch: int) 
     except InputError:
         return
     if context:
-        assert kv(engine, name, context, batch, "float16") <= memory < kv(engine, name, context + 1, batch, "float16")
+        assert (
+            kv(engine, name, context, batch, "float16")
+            <= memory
+            < kv(engine, name, context + 1, batch, "float16")
+        )
     fits = largest_batch(a, function, asked, memory)
     if fits:
-        assert kv(engine, name, 1024, fits, "float16") <= memory < kv(engine, name, 1024, fits + 1, "float16")
+        assert (
+            kv(engine, name, 1024, fits, "float16")
+            <= memory
+            < kv(engine, name, 1024, fits + 1, "float16")
+        )
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -338,7 +426,15 @@ def test_kv_heads_are_replicated_beyond_their_number() -> None:
         (["--ctx", "8192", "--kv-dtype", "q9"], 2, "q9"),
         (["--ctx", "8192", "--engine", "llama.cpp", "--kv-dtype", "fp8"], 2, "float8"),
         (
-            ["--ctx", "8192", "--engine", "llama.cpp", "--kv-dtype", "f16,q8_0", "--no-flash-attention"],
+            [
+                "--ctx",
+                "8192",
+                "--engine",
+                "llama.cpp",
+                "--kv-dtype",
+                "f16,q8_0",
+                "--no-flash-attention",
+            ],
             2,
             "flash attention",
         ),
@@ -361,10 +457,22 @@ def test_beyond_the_model_s_own_context_warns_and_computes(cli: Cli) -> None:
 
 def test_the_line_that_must_always_work(cli: Cli) -> None:
     ran = cli("kvcache", "--model", "llama-3-8b", "--ctx", 8192)
-    assert ran.code == 0 and "1,073,741,824" in ran.out and "1.00 GiB" in ran.out and "131,072" in ran.out
+    assert (
+        ran.code == 0
+        and "1,073,741,824" in ran.out
+        and "1.00 GiB" in ran.out
+        and "131,072" in ran.out
+    )
     assert "2·L·n_kv·d_h·T·B·b" in ran.out and "4 times" in ran.out
-    facts = json.loads(cli("kvcache", "--model", "llama-3-8b", "--ctx", 8192, "--json").out)["facts"]
-    assert (facts["kv_bytes"], facts["kv_bytes_per_token"], facts["state_bytes"], facts["tokens_allocated"]) == (
+    facts = json.loads(cli("kvcache", "--model", "llama-3-8b", "--ctx", 8192, "--json").out)[
+        "facts"
+    ]
+    assert (
+        facts["kv_bytes"],
+        facts["kv_bytes_per_token"],
+        facts["state_bytes"],
+        facts["tokens_allocated"],
+    ) == (
         2**30,
         131072,
         0,
@@ -388,16 +496,28 @@ def test_an_encoder_has_no_cache(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_draft_model_comes_on_top(cli: Cli) -> None:
-    both = json.loads(cli("kvcache", "llama-3.1-70b", "--ctx", 4096, "--draft", "llama-3.2-1b", "--json").out)["facts"][
-        "kv_bytes"
-    ]
+    both = json.loads(
+        cli("kvcache", "llama-3.1-70b", "--ctx", 4096, "--draft", "llama-3.2-1b", "--json").out
+    )["facts"]["kv_bytes"]
     assert both == kv("formula", "llama-3.1-70b", 4096) + kv("formula", "llama-3.2-1b", 4096)
 
 
 def test_memory_gives_context_batch_and_a_grid(cli: Cli) -> None:
-    facts = json.loads(cli("kvcache", "llama-3-8b", "--ctx", 8192, "--memory", "8GiB", "--json").out)["facts"]
+    facts = json.loads(
+        cli("kvcache", "llama-3-8b", "--ctx", 8192, "--memory", "8GiB", "--json").out
+    )["facts"]
     assert (facts["max_context"], facts["max_batch"]) == (65536, 8)
     last = [(c["batch"], c["fits"]) for c in facts["grid"] if c["context"] == 8192]
-    assert last == [(1, True), (2, True), (4, True), (8, True), (16, False), (32, False), (64, False)]
-    endless = json.loads(cli("kvcache", "mamba-130m", "--ctx", 8192, "--memory", "8GiB", "--json").out)["facts"]
+    assert last == [
+        (1, True),
+        (2, True),
+        (4, True),
+        (8, True),
+        (16, False),
+        (32, False),
+        (64, False),
+    ]
+    endless = json.loads(
+        cli("kvcache", "mamba-130m", "--ctx", 8192, "--memory", "8GiB", "--json").out
+    )["facts"]
     assert endless["max_context"] is None

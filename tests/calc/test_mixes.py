@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmcalc.api import load
-from llmcalc.calc.mixes import mix
 from llmcalc.errors import InputError
+from llmcalc.formats.file_type import mix
 
 DATA = Path(__file__).parent / "data"
 PRESETS = {
@@ -27,7 +27,11 @@ PRESETS = {
     "Qwen3-Next-80B-A3B": "qwen3-next-80b-a3b",
     "gpt-oss-20b": "gpt-oss-20b",
 }
-FILES = [p for p in (DATA / "gguf_mix.json", Path(os.environ.get("LLMCALC_GGUF_MIX") or "/nonexistent")) if p.exists()]
+FILES = [
+    p
+    for p in (DATA / "gguf_mix.json", Path(os.environ.get("LLMCALC_GGUF_MIX") or "/nonexistent"))
+    if p.exists()
+]
 CASES = [
     (model, kind, facts)
     for path in FILES
@@ -61,7 +65,19 @@ Qwen2.5-0.5B 942.43 500.79 476.64 394.95 373.71 361.94 330.17 329.49 333.33 317.
 DSV3 1280086.27 680237.97 525395.35 453398.93 385750.62 362453.97 360546.72 342902.46 304471.07 232832.88 166491.29
 Qwen3-Next-80B-A3B 152065.68 80877.56 62487.29 54115.95 46237.05 43377.94 42987.06 41196.21 36499.08 27908.02 20210.16
 """
-KINDS = ["F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_S", "Q4_0", "IQ4_XS", "Q3_K_M", "Q2_K", "IQ2_XXS"]
+KINDS = [
+    "F16",
+    "Q8_0",
+    "Q6_K",
+    "Q5_K_M",
+    "Q4_K_M",
+    "Q4_K_S",
+    "Q4_0",
+    "IQ4_XS",
+    "Q3_K_M",
+    "Q2_K",
+    "IQ2_XXS",
+]
 
 
 @pytest.mark.parametrize("line", SIZES.strip().splitlines(), ids=lambda line: line.split()[0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmcalc.api import load
-from llmcalc.calc.schemes import SCHEMES, tensors
 from llmcalc.errors import InputError
+from llmcalc.formats.scheme import SCHEMES, tensors
 
 N = 4096 * 4096
 
@@ -14,7 +14,9 @@ MEASURED = {
     "gptq": 4.1640625,  # GPTQModel's layout: 4 + 20/128 + 32/4096
     "awq": 4.15625,  # AutoAWQ's gemm layout: 4 + 20/128
     "nf4": 4.5 + 8 * 64 / N,  # bitsandbytes 0.50.2, blocks of 64, and a table of 16 float32
-    "nf4_double": 8 * (8656107 - 171) / N,  # bitsandbytes 0.50.2 wrote 8,656,107 bytes, 171 of them its JSON state
+    "nf4_double": 8
+    * (8656107 - 171)
+    / N,  # bitsandbytes 0.50.2 wrote 8,656,107 bytes, 171 of them its JSON state
     "llm_int8": 8 + 32 / 4096,  # bitsandbytes LLM.int8: SCB
     "w4a16": 4.125 + 128 / N,  # compressed-tensors 0.20.1: packed, scale, shape
     "w8a8": 8 + 16 / 4096,  # compressed-tensors INT8
@@ -57,12 +59,22 @@ def test_seventy_billion_in_one_dtype() -> None:
     found = load("llama-3.1-70b").anatomy
     sizes = {f: sum(t.n_bytes for t in tensors(found, f)) for f in ("fp32", "bf16", "int8", "int4")}
     assert sizes["bf16"] == 141_107_412_992
-    assert [sizes["fp32"], sizes["int8"], 2 * sizes["int4"]] == [2 * sizes["bf16"], 70_553_706_496, 70_553_706_496]
+    assert [sizes["fp32"], sizes["int8"], 2 * sizes["int4"]] == [
+        2 * sizes["bf16"],
+        70_553_706_496,
+        70_553_706_496,
+    ]
 
 
 def test_what_stays_wide() -> None:
     by_role = {t.role: t.form for t in tensors(load("mixtral-8x7b").anatomy, "awq")}
-    assert by_role["router"] == by_role["embed.token"] == by_role["head"] == by_role["norm"] == "bfloat16"
+    assert (
+        by_role["router"]
+        == by_role["embed.token"]
+        == by_role["head"]
+        == by_role["norm"]
+        == "bfloat16"
+    )
     assert by_role["mlp.down"] == by_role["attn.q"] == "awq"
     mlx = {t.role: t.form for t in tensors(load("mixtral-8x7b").anatomy, "mlx4")}
     assert mlx["embed.token"] == mlx["head"] == "mlx4"
@@ -72,7 +84,9 @@ def test_what_stays_wide() -> None:
 def test_elements_are_the_models(name: str) -> None:
     for model in ("gpt2", "qwen3-30b-a3b", "deepseek-v3"):
         found = load(model).anatomy
-        assert sum(t.elements for t in tensors(found, name)) == sum(t.elements for t in tensors(found, "bf16"))
+        assert sum(t.elements for t in tensors(found, name)) == sum(
+            t.elements for t in tensors(found, "bf16")
+        )
 
 
 def test_names_that_are_no_models_format() -> None:

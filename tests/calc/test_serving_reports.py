@@ -16,8 +16,11 @@ import pytest
 
 from llmcalc.anatomy import Anatomy, Layers
 from llmcalc.blocks import attention
-from llmcalc.calc.cache.load import Cache, Load
-from llmcalc.calc.fit import (
+from llmcalc.dims import Dim
+from llmcalc.engines.cache import Cache, Load
+from llmcalc.engines.overheads import GIB, Sizes
+from llmcalc.formats.element import dtype
+from llmcalc.questions.fit import (
     Ask,
     batch_tensorrt,
     blocks_in,
@@ -26,15 +29,17 @@ from llmcalc.calc.fit import (
     pool_tokens,
     weights_part,
 )
-from llmcalc.calc.kvcache import engine_for
-from llmcalc.calc.overheads import GIB, Sizes
-from llmcalc.dims import Dim
-from llmcalc.dtypes import dtype
+from llmcalc.questions.kvcache import engine_for
 from tests.calc import reports
 from tests.calc.reports import Skip
 
-DATA = Path(os.environ.get("LLMCALC_SERVING_REPORTS") or Path(__file__).parent / "data" / "serving_reports.jsonl")
-RECORDS: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text().splitlines() if line.strip()]
+DATA = Path(
+    os.environ.get("LLMCALC_SERVING_REPORTS")
+    or Path(__file__).parent / "data" / "serving_reports.jsonl"
+)
+RECORDS: list[dict[str, Any]] = [
+    json.loads(line) for line in DATA.read_text().splitlines() if line.strip()
+]
 GROUPS: dict[str, dict[str, dict[str, Any]]] = collections.defaultdict(dict)
 for _record in RECORDS:
     GROUPS[_record["group"]][_record["quantity"]] = _record
@@ -42,7 +47,12 @@ for _record in RECORDS:
 
 def sizes(record: dict[str, Any]) -> Sizes:
     c = record["config"]
-    width = c.get("intermediate_size") or c.get("moe_intermediate") or c.get("moe_intermediate_size") or 0
+    width = (
+        c.get("intermediate_size")
+        or c.get("moe_intermediate")
+        or c.get("moe_intermediate_size")
+        or 0
+    )
     return Sizes(
         c["hidden_size"],
         width,
@@ -79,8 +89,19 @@ def mixers(record: dict[str, Any]) -> Anatomy:
         return Anatomy(record["model"], tuple(reports.mixers(report)))
     window = Dim(c.get("sliding_window") or c.get("attention_chunk_size"), "window")
     heads, kv, d = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
-    near = attention(Layers.all(c["n_swa"], "n_sliding_layers"), heads, kv, d, d, window, "attention_chunk_size" in c)
-    return Anatomy(record["model"], (near, attention(Layers.all(c["n_full"], "n_full_layers"), heads, kv, d, d)))
+    near = attention(
+        Layers.all(c["n_swa"], "n_sliding_layers"),
+        heads,
+        kv,
+        d,
+        d,
+        window,
+        "attention_chunk_size" in c,
+    )
+    return Anatomy(
+        record["model"],
+        (near, attention(Layers.all(c["n_full"], "n_full_layers"), heads, kv, d, d)),
+    )
 
 
 def engine(record: dict[str, Any]) -> str:
@@ -92,7 +113,9 @@ def cache(record: dict[str, Any]) -> Cache:
     a = mixers(record)
     s = record["settings"]
     if s.get("pp", 1) > 1:
-        raise Skip("pipeline stages: the pool's line belongs to one stage, and the record does not say which")
+        raise Skip(
+            "pipeline stages: the pool's line belongs to one stage, and the record does not say which"
+        )
     return engine_for(engine(record))[0](a, load(record))
 
 
@@ -110,7 +133,10 @@ def check(record: dict[str, Any]) -> None:
         assert abs(weights(record) - value) <= max(slack, 0.0075 * value), (weights(record), value)
     elif quantity == "kv_pool_bytes":
         # the identity: what was asked for, less what was logged; three prints of 0.01 GiB each
-        parts = sum(measured(record, q) for q in ("weights_bytes_per_rank", "activation_peak_bytes", "non_torch_bytes"))
+        parts = sum(
+            measured(record, q)
+            for q in ("weights_bytes_per_rank", "activation_peak_bytes", "non_torch_bytes")
+        )
         asked = s["gpu_memory_utilization"] * s["visible_memory_gib"] * GIB
         if not s.get("visible_memory_gib") or record["engine_version"].startswith("0.11"):
             raise Skip("0.11 printed parts that do not close the identity")
@@ -130,7 +156,12 @@ def check(record: dict[str, Any]) -> None:
         assert found is not None and abs(found - value) <= 0.0051
     elif quantity == "max_batch_size":
         trt(record)
-    elif quantity in ("kv_pool_bytes_blind", "activation_peak_bytes", "non_torch_bytes", "cuda_graph_bytes"):
+    elif quantity in (
+        "kv_pool_bytes_blind",
+        "activation_peak_bytes",
+        "non_torch_bytes",
+        "cuda_graph_bytes",
+    ):
         blind(record)
     else:
         raise Skip(f"{quantity} is a fact of one request and no quantity of fit")
@@ -142,15 +173,30 @@ def weights(record: dict[str, Any]) -> float:
         raise Skip("quantised weights and vision towers are not 16-bit text weights")
     if s.get("pp", 1) > 1:
         raise Skip("a pipeline stage")
-    a = reports.model({"config": c, "flags": {}, "arch_class": "", "model": record["model"], "engine": "vLLM"})
-    ask = Ask(a, sizes(record), load(record), "vllm", GIB, 0.9, dtype(s.get("dtype", "bfloat16")), tp=s["tp"])
+    a = reports.model(
+        {"config": c, "flags": {}, "arch_class": "", "model": record["model"], "engine": "vLLM"}
+    )
+    ask = Ask(
+        a,
+        sizes(record),
+        load(record),
+        "vllm",
+        GIB,
+        0.9,
+        dtype(s.get("dtype", "bfloat16")),
+        tp=s["tp"],
+    )
     return float(weights_part(ask).n_bytes)
 
 
 def blind(record: dict[str, Any]) -> None:
     """Every estimate lies inside its own range; the pool, with no measured part given, inside their sum."""
     s, c = record["settings"], record["config"]
-    if s.get("pp", 1) > 1 or not s.get("visible_memory_gib") or record["engine_version"].startswith("0.11"):
+    if (
+        s.get("pp", 1) > 1
+        or not s.get("visible_memory_gib")
+        or record["engine_version"].startswith("0.11")
+    ):
         raise Skip("pipeline stages, and versions whose constants were not fitted")
     a = Anatomy(record["model"], tuple(m for m in mixers(record).mixers))
     visible, share = int(s["visible_memory_gib"] * GIB), s["gpu_memory_utilization"]
@@ -161,7 +207,10 @@ def blind(record: dict[str, Any]) -> None:
     names = {"activation_peak_bytes": "activations", "non_torch_bytes": "context, NCCL"}
     if record["quantity"] in names:
         part = parts[names[record["quantity"]]]
-        assert part.low - slack <= record["value_base"] <= part.high + slack, (part, record["value_base"])
+        assert part.low - slack <= record["value_base"] <= part.high + slack, (
+            part,
+            record["value_base"],
+        )
         return
     if record["quantity"] == "cuda_graph_bytes":
         assert 0.51 * GIB - slack <= record["value_base"] <= 1.85 * GIB + slack

@@ -18,8 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.cache.load import Load
-from llmcalc.calc.flops import (
+from llmcalc.devices import find
+from llmcalc.dims import Dim
+from llmcalc.engines.cache import Load
+from llmcalc.families import anatomy, config_for
+from llmcalc.formats.element import dtype
+from llmcalc.questions.flops import (
     attention_flop,
     decode_flop,
     forward_flop,
@@ -28,16 +32,24 @@ from llmcalc.calc.flops import (
     training_flop,
     training_seconds,
 )
-from llmcalc.calc.speed import Ask, Format, Peaks, decode, kv_reads, prefill, ridge, weight_reads
-from llmcalc.dims import Dim
-from llmcalc.dtypes import dtype
-from llmcalc.families import anatomy, config_for
+from llmcalc.questions.speed import (
+    Ask,
+    Format,
+    Peaks,
+    decode,
+    kv_reads,
+    prefill,
+    ridge,
+    weight_reads,
+)
 from llmcalc.sources import resolve
-from llmcalc.sources.devices import find
 
 RECORDS: list[dict[str, Any]] = [
     json.loads(line)
-    for line in Path(os.environ.get("LLMCALC_SPEED_REPORTS") or Path(__file__).parent / "data" / "speed_reports.jsonl")
+    for line in Path(
+        os.environ.get("LLMCALC_SPEED_REPORTS")
+        or Path(__file__).parent / "data" / "speed_reports.jsonl"
+    )
     .read_text()
     .splitlines()
 ]
@@ -59,13 +71,23 @@ BYTES: dict[str, Fraction] = {
 
 def model_of(config: dict[str, Any]) -> Anatomy:
     """A record's sizes as a model: the family that has its MLP, its biases and its norms."""
-    raw = {k: v for k, v in config.items() if k not in ("tied", "mlp", "norm", "linear_bias", "lm_head_bias")}
+    raw = {
+        k: v
+        for k, v in config.items()
+        if k not in ("tied", "mlp", "norm", "linear_bias", "lm_head_bias")
+    }
     kind = "llama"
     if config.get("num_experts"):
         kind, raw["num_local_experts"] = "mixtral", raw.pop("num_experts")
-    elif config.get("mlp") == "plain" and config["num_key_value_heads"] < config["num_attention_heads"]:
+    elif (
+        config.get("mlp") == "plain"
+        and config["num_key_value_heads"] < config["num_attention_heads"]
+    ):
         kind, new = "falcon", config["num_key_value_heads"] > 1
-        raw |= {"num_kv_heads": config["num_key_value_heads"], "ffn_hidden_size": config["intermediate_size"]}
+        raw |= {
+            "num_kv_heads": config["num_key_value_heads"],
+            "ffn_hidden_size": config["intermediate_size"],
+        }
         raw |= {"new_decoder_architecture": new, "multi_query": not new}
     elif config.get("mlp") == "plain":
         kind = "gpt_neox"
@@ -119,7 +141,9 @@ def bytes_of(record: dict[str, Any]) -> int:
         else int(settings.get("tp") or settings.get("devices") or 1)
     )
     reads = weight_reads(model, form, batch, tp)
-    sequences = 1 if str(settings.get("test", "")).startswith("pp") else batch  # a prompt read in steps is one sequence
+    sequences = (
+        1 if str(settings.get("test", "")).startswith("pp") else batch
+    )  # a prompt read in steps is one sequence
     ask = Ask(model, load_of(tokens_held(settings), sequences), Peaks(1e15, 1e12), form)
     return reads + (kv_reads(ask, tokens_held(settings)) if tokens_held(settings) else 0)
 
@@ -198,19 +222,35 @@ def test_what_papers_count() -> None:
 def test_palm_s_utilisation() -> None:
     """PaLM 540B, appendix B: 238.3k tokens/s on 6,144 chips of 275 TFLOP/s: 46.2 % with attention, 45.7 % without."""
     n, tokens, rate = 540.35e9, 2048, 238.3e3 / (6144 * 275e12)
-    raw = {"model_type": "llama", "hidden_size": 18432, "intermediate_size": 64, "num_hidden_layers": 118}
-    found = anatomy(config_for({**raw, "vocab_size": 9, "num_attention_heads": 48, "head_dim": 256}))
-    attention = (training_flop(found, tokens, "full") - training_flop(found, tokens, "none")) / tokens
+    raw = {
+        "model_type": "llama",
+        "hidden_size": 18432,
+        "intermediate_size": 64,
+        "num_hidden_layers": 118,
+    }
+    found = anatomy(
+        config_for({**raw, "vocab_size": 9, "num_attention_heads": 48, "head_dim": 256})
+    )
+    attention = (
+        training_flop(found, tokens, "full") - training_flop(found, tokens, "none")
+    ) / tokens
     assert attention == 12 * 118 * 48 * 256 * tokens
     assert rate * (6 * n + attention) == pytest.approx(0.462, abs=1e-3)
     assert rate * 6 * n == pytest.approx(0.457, abs=1e-3)
 
 
-@given(st.sampled_from(["gpt2", "mixtral-8x7b", "gemma-3-1b", "deepseek-v3"]), st.integers(1, 5000), st.integers(1, 64))
+@given(
+    st.sampled_from(["gpt2", "mixtral-8x7b", "gemma-3-1b", "deepseek-v3"]),
+    st.integers(1, 5000),
+    st.integers(1, 64),
+)
 def test_more_never_costs_less(name: str, context: int, batch: int) -> None:
     found = resolve(name).anatomy
     assert decode_flop(found, context + 1) >= decode_flop(found, context)
     assert weight_reads(found, Format(), batch + 1) >= weight_reads(found, Format(), batch)
     assert forward_flop(found, context, "causal") <= forward_flop(found, context, "full")
-    assert training_flop(found, context, "causal", "full") > training_flop(found, context, "causal", "selective") - 1
+    assert (
+        training_flop(found, context, "causal", "full")
+        > training_flop(found, context, "causal", "selective") - 1
+    )
     assert 2 * weight_reads(found, Format(), batch, 2) >= weight_reads(found, Format(), batch)

@@ -17,24 +17,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.activations import Widths, kept_per_token, megatron_layer
-from llmcalc.calc.cache.load import Load
-from llmcalc.calc.cache.plain import formula
-from llmcalc.calc.communication import traffic
-from llmcalc.calc.params import parameters
-from llmcalc.calc.speed import Format, weight_reads
-from llmcalc.calc.training import OPTIMIZERS, PROFILES, Recipe, Training, adapters, train, zero_bytes
 from llmcalc.dims import Dim
-from llmcalc.dtypes import dtype
+from llmcalc.engines.cache import Load
+from llmcalc.engines.plain import formula
 from llmcalc.errors import InputError
 from llmcalc.families import anatomy, config_for
+from llmcalc.formats.element import dtype
+from llmcalc.questions.activations import Widths, kept_per_token, megatron_layer
+from llmcalc.questions.communication import traffic
+from llmcalc.questions.params import parameters
+from llmcalc.questions.speed import Format, weight_reads
+from llmcalc.questions.training import (
+    OPTIMIZERS,
+    PROFILES,
+    Recipe,
+    Training,
+    adapters,
+    train,
+    zero_bytes,
+)
 from llmcalc.sources import resolve
 from tests.calc.test_speed import model_of
 
 RECORDS: list[dict[str, Any]] = [
     json.loads(line)
     for line in Path(
-        os.environ.get("LLMCALC_TRAINING_REPORTS") or Path(__file__).parent / "data" / "training_reports.jsonl"
+        os.environ.get("LLMCALC_TRAINING_REPORTS")
+        or Path(__file__).parent / "data" / "training_reports.jsonl"
     )
     .read_text()
     .splitlines()
@@ -75,7 +84,9 @@ def careful(record: dict[str, Any]) -> Training:
 def titan(record: dict[str, Any], ranks: int | None = None) -> Training:
     """torchtitan: float32 states over the sharding group, two gathered layers, its own recomputation."""
     s = record["settings"]
-    recompute: Any = "full" if "full" in str(s.get("activation_checkpointing", "selective")) else "selective"
+    recompute: Any = (
+        "full" if "full" in str(s.get("activation_checkpointing", "selective")) else "selective"
+    )
     group = ranks or int(s.get("fsdp") or s["gpus"])
     recipe = Recipe(
         "torchtitan",
@@ -106,7 +117,10 @@ def held(record: dict[str, Any]) -> int:
         weights = weight_reads(found, Format(2, packed, packed is not None))
     adapter = 8 * adapters(Recipe("torchtune", **lora(s)), found) if "lora_rank" in s else 0
     if "full" in mode and "cpu_offload" not in s:
-        trained = train(Recipe("torchtune", optimizer="adamw" if "AdamW" in str(s.get("optimizer")) else "sgd"), found)
+        trained = train(
+            Recipe("torchtune", optimizer="adamw" if "AdamW" in str(s.get("optimizer")) else "sgd"),
+            found,
+        )
         return states(trained)
     if s.get("cpu_offload"):
         return 0
@@ -133,7 +147,9 @@ def test_the_record(record: dict[str, Any]) -> None:
     s, measured = record["settings"], record["value_base"]
     if record["quantity"] == "state_bytes_difference":
         a, b = (int(word) for word in s["difference"].replace(" GPUs", "").split(" minus "))
-        assert states(titan(record, a)) - states(titan(record, b)) == pytest.approx(record["expected"], abs=64)
+        assert states(titan(record, a)) - states(titan(record, b)) == pytest.approx(
+            record["expected"], abs=64
+        )
         return
     if "torchtitan" in record["source"]:
         found = titan(record)
@@ -153,9 +169,9 @@ def test_the_record(record: dict[str, Any]) -> None:
         kind = dtype("bfloat16")
         load = Load(Dim(s["seq_len"], "context"), Dim(1, "batch"), kind, kind, kind)
         logits = 2 * s["seq_len"] * record["config"]["vocab_size"]
-        assert 2 * int(parameters(whole)) + int(formula(whole, load).kv_bytes) + logits == pytest.approx(
-            measured, rel=0.03
-        )
+        assert 2 * int(parameters(whole)) + int(
+            formula(whole, load).kv_bytes
+        ) + logits == pytest.approx(measured, rel=0.03)
 
 
 def test_few_records_say_nothing() -> None:
@@ -167,7 +183,15 @@ def test_few_records_say_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("dp", "level", "gigabytes"),
-    [(1, 1, 120), (4, 1, 52.5), (4, 2, 41.25), (4, 3, 30), (64, 1, 31.40625), (64, 2, 16.640625), (64, 3, 1.875)],
+    [
+        (1, 1, 120),
+        (4, 1, 52.5),
+        (4, 2, 41.25),
+        (4, 3, 30),
+        (64, 1, 31.40625),
+        (64, 2, 16.640625),
+        (64, 3, 1.875),
+    ],
 )
 def test_zero_on_7_5_billion_parameters(dp: int, level: int, gigabytes: float) -> None:
     """Rajbhandari et al. 2020, Table 1: 7.5B on 64 ranks 120 / 31.4 / 16.6 / 1.9 GB."""
@@ -178,11 +202,20 @@ def test_zero_on_7_5_billion_parameters(dp: int, level: int, gigabytes: float) -
 def test_zero_by_the_list_of_parts(level: int) -> None:
     found = resolve("gpt2").anatomy
     parts = train(Recipe("zero", zero=level, dp=64), found)
-    assert states(parts) == pytest.approx(float(zero_bytes(Fraction(124_439_808), 64, level)), abs=8)
+    assert states(parts) == pytest.approx(
+        float(zero_bytes(Fraction(124_439_808), 64, level)), abs=8
+    )
 
 
 def gpt(layers: int, h: int, a: int) -> Anatomy:
-    raw = {"model_type": "gpt2", "n_embd": h, "n_layer": layers, "n_head": a, "vocab_size": 51200, "n_positions": 2048}
+    raw = {
+        "model_type": "gpt2",
+        "n_embd": h,
+        "n_layer": layers,
+        "n_head": a,
+        "vocab_size": 51200,
+        "n_positions": 2048,
+    }
     return anatomy(config_for(raw))
 
 
@@ -218,18 +251,23 @@ def test_selective_recomputation_saves_what_the_paper_says() -> None:
         (layers, h, a, b), _ = KORTHIKANTI[name]
         w = Widths(gpt(layers, h, a), 0)
         whole, less = (
-            megatron_layer(Recipe("megatron", tokens=2048, micro_batch=b, eager=True, tp=8, recompute=r), w)
+            megatron_layer(
+                Recipe("megatron", tokens=2048, micro_batch=b, eager=True, tp=8, recompute=r), w
+            )
             for r in ("none", "selective")
         )
         assert 1 - less / whole == pytest.approx(saved, abs=0.005)
 
 
 @pytest.mark.parametrize(
-    ("like", "gib"), [("accelerate", 119.66), ("megatron", 134.62), ("deepspeed", 149.58), ("bf16", 59.83)]
+    ("like", "gib"),
+    [("accelerate", 119.66), ("megatron", 134.62), ("deepspeed", 149.58), ("bf16", 59.83)],
 )
 def test_llama_3_8b_by_convention(like: str, gib: float) -> None:
     """16, 18, 20 and 8 bytes per parameter."""
-    assert states(train(Recipe(like), resolve("llama-3-8b").anatomy)) / 2**30 == pytest.approx(gib, abs=0.005)
+    assert states(train(Recipe(like), resolve("llama-3-8b").anatomy)) / 2**30 == pytest.approx(
+        gib, abs=0.005
+    )
 
 
 def test_megatron_s_distributed_optimizer_is_6_and_12_over_d() -> None:
@@ -250,31 +288,55 @@ def test_adapters_of_llama_3_8b() -> None:
 def test_optimizers_of_one_matrix() -> None:
     """A 1024 x 512 matrix (torch 2.13, bitsandbytes 0.50): bytes of state beside AdamW's 8 per element."""
     from llmcalc.anatomy import Layers, Weight
-    from llmcalc.calc.training import optimizer_bytes
+    from llmcalc.questions.training import optimizer_bytes
 
     w = Weight("l.{layer}.w", (Dim(1024), Dim(512)), "matmul", "mlp.up", Layers.all(1))
     n = 1024 * 512
-    right = {"sgd": 0, "momentum": 4 * n, "adamw": 8 * n, "lion": 4 * n, "muon": 4 * n, "adafactor": 4 * 1536}
+    right = {
+        "sgd": 0,
+        "momentum": 4 * n,
+        "adamw": 8 * n,
+        "lion": 4 * n,
+        "muon": 4 * n,
+        "adafactor": 4 * 1536,
+    }
     right["adamw8bit"] = int(2.03125 * n)
     assert {o: optimizer_bytes(OPTIMIZERS[o], [w], 4) for o in right} == right
     small = Weight("l.{layer}.b", (Dim(512),), "add", "mlp.up", Layers.all(1))
     assert (
-        optimizer_bytes(OPTIMIZERS["adamw8bit"], [small], 4) == optimizer_bytes(OPTIMIZERS["muon"], [small], 4) == 4096
+        optimizer_bytes(OPTIMIZERS["adamw8bit"], [small], 4)
+        == optimizer_bytes(OPTIMIZERS["muon"], [small], 4)
+        == 4096
     )
 
 
 def test_the_peak_names_its_moment() -> None:
     """Llama-3.2-3B with checkpointing in the step (32.13 GB), 1B under autocast at the end of forward (25.14 GB)."""
-    three = train(Recipe("bf16", tokens=2048, recompute="full", keep_grads=True), resolve("llama-3.2-3b").anatomy)
-    one = train(Recipe("accelerate", tokens=2048, recompute="full", keep_grads=True), resolve("llama-3.2-1b").anatomy)
-    assert (three.peak.moment, three.peak.n_bytes / 1e9) == ("optimizer step", pytest.approx(32.13, abs=0.01))
-    assert (one.peak.moment, one.peak.n_bytes / 1e9) == ("end of forward", pytest.approx(25.14, abs=0.01))
+    three = train(
+        Recipe("bf16", tokens=2048, recompute="full", keep_grads=True),
+        resolve("llama-3.2-3b").anatomy,
+    )
+    one = train(
+        Recipe("accelerate", tokens=2048, recompute="full", keep_grads=True),
+        resolve("llama-3.2-1b").anatomy,
+    )
+    assert (three.peak.moment, three.peak.n_bytes / 1e9) == (
+        "optimizer step",
+        pytest.approx(32.13, abs=0.01),
+    )
+    assert (one.peak.moment, one.peak.n_bytes / 1e9) == (
+        "end of forward",
+        pytest.approx(25.14, abs=0.01),
+    )
 
 
 def test_context_parallelism_changes_nothing_at_equal_tokens_per_rank() -> None:
     found = resolve("llama-3-8b").anatomy
     peaks = {
-        train(Recipe("torchtitan", tokens=32768 * cp, zero=3, dp=8 // cp, cp=cp, recompute="full"), found).peak.n_bytes
+        train(
+            Recipe("torchtitan", tokens=32768 * cp, zero=3, dp=8 // cp, cp=cp, recompute="full"),
+            found,
+        ).peak.n_bytes
         for cp in (1, 2, 4, 8)
     }
     assert len(peaks) == 1
@@ -289,7 +351,9 @@ def test_torch_allocates_what_is_predicted(name: str, like: str, tmp_path: Path)
     pytest.importorskip("transformers")
     from tests.live.models import reference
 
-    built = reference(name, tmp_path).train().to(torch.bfloat16 if like == "bf16" else torch.float32)
+    built = (
+        reference(name, tmp_path).train().to(torch.bfloat16 if like == "bf16" else torch.float32)
+    )
     optimizer = torch.optim.AdamW(built.parameters())
     ids = torch.randint(0, 90, (2, 9))
     built(ids, labels=ids).loss.backward()
@@ -351,14 +415,19 @@ def test_autograd_saves_at_most_what_is_said() -> None:
     st.sampled_from([1, 2, 4, 8]),
     st.sampled_from([1, 2, 4]),
 )
-def test_more_sharding_never_costs_more_and_shares_cover_the_whole(name: str, zero: int, dp: int, tp: int) -> None:
+def test_more_sharding_never_costs_more_and_shares_cover_the_whole(
+    name: str, zero: int, dp: int, tp: int
+) -> None:
     found = resolve(name).anatomy
     here = train(Recipe("megatron", zero=zero, dp=dp, tp=tp), found)
     if zero:
         assert states(here) <= states(train(Recipe("megatron", zero=zero - 1, dp=dp, tp=tp), found))
     whole = train(Recipe("megatron"), found)
     assert states(here) * dp * tp >= states(whole)
-    full, none = (train(Recipe("megatron", tp=tp, recompute=r), found).part("activations") for r in ("full", "none"))
+    full, none = (
+        train(Recipe("megatron", tp=tp, recompute=r), found).part("activations")
+        for r in ("full", "none")
+    )
     assert full <= none
 
 

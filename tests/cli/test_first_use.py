@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import llmcalc
-from llmcalc.cli import table
+from llmcalc.cli.output import terminal as table
 from tests.conftest import Ran
 
 Cli = Callable[..., Ran]
@@ -44,7 +44,9 @@ def test_a_terminal_shows_every_character(
 ) -> None:
     """Whatever is in a pipe is on a terminal: columns that do not fit continue below, nothing is cut."""
     screen = io.StringIO()
-    monkeypatch.setattr(table, "terminal", lambda: Console(width=columns, file=screen, highlight=False))
+    monkeypatch.setattr(
+        table, "terminal", lambda: Console(width=columns, file=screen, highlight=False)
+    )
     piped = cli(*words, "--format", "plain").out
     cli(*words, "--format", "table")
     shown = screen.getvalue()
@@ -67,7 +69,10 @@ def test_a_grid_says_what_it_leaves_out(cli: Cli, monkeypatch: pytest.MonkeyPatc
         (("speed", "llama-3-8b", "--device", "h100", "--batch", "0"), "--batch is 0"),
         (("speed", "llama-3-8b", "--device", "foo"), "'foo'"),
         (("train", "llama-3-8b", "--lora-rank", "8", "--lora-targets", "q,foo"), "'foo'"),
-        (("train", "gpt2", "--train-tokens", "1e9", "--achieved", "1T", "--watts", "-5"), "--watts"),
+        (
+            ("train", "gpt2", "--train-tokens", "1e9", "--achieved", "1T", "--watts", "-5"),
+            "--watts",
+        ),
         (("train", "gpt2", "--dp", "2", "--link", "0"), "--link"),
         (("tokenize", "promt.txt", "--count", "--max-tokens", "4000"), "promt.txt"),
         (("tokenize", "docs/promt.md"), "docs/promt.md"),
@@ -95,11 +100,16 @@ def test_heads_that_nobody_named_divide_the_width(cli: Cli, d: int, arch: str) -
 
 
 def test_thousands_are_read_as_they_are_printed(cli: Cli) -> None:
-    found = [json.loads(cli("kvcache", "gpt2", "--ctx", ctx, "--json").out)["facts"] for ctx in ("1,024", "1024")]
+    found = [
+        json.loads(cli("kvcache", "gpt2", "--ctx", ctx, "--json").out)["facts"]
+        for ctx in ("1,024", "1024")
+    ]
     assert found[0] == found[1]
 
 
-def test_an_empty_text_has_no_tokens(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_text_has_no_tokens(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.txt").write_text("words in a file")
     monkeypatch.chdir(tmp_path)
     assert cli("tokenize", "", "--count").out == "0\n"
@@ -118,7 +128,9 @@ def test_weights_by_degree_are_those_of_the_table(cli: Cli) -> None:
         assert found["facts"]["degree_bytes"]["tensor"]["1"] == weights
 
 
-@pytest.mark.parametrize("words", [("params", "gpt2"), ("list", "presets"), ("--help",), ("--version",)])
+@pytest.mark.parametrize(
+    "words", [("params", "gpt2"), ("list", "presets"), ("--help",), ("--version",)]
+)
 def test_a_closed_output(words: tuple[str, ...]) -> None:
     command = f"{sys.executable} -m llmcalc {' '.join(words)} >&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
@@ -127,8 +139,14 @@ def test_a_closed_output(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("words", ["tokenize -", "sample --logits-file -"])
 def test_a_closed_input(words: str) -> None:
-    done = subprocess.run(["sh", "-c", f"{sys.executable} -m llmcalc {words} <&-"], capture_output=True, text=True)
-    assert done.returncode == 3 and "standard input is closed" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m llmcalc {words} <&-"], capture_output=True, text=True
+    )
+    assert (
+        done.returncode == 3
+        and "standard input is closed" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_a_path_with_escapes_does_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.parallel import partition, stage
-from llmcalc.calc.params import parameters
+from llmcalc.devices import find, names
+from llmcalc.parallel import partition, stage
+from llmcalc.questions.params import parameters
 from llmcalc.sources import resolve
-from llmcalc.sources.devices import find, names
 from tests.conftest import Ran
 
 Cli = Callable[..., Ran]
@@ -41,7 +41,9 @@ def test_the_question_of_every_deployment(cli: Cli) -> None:
     quarter = 70553706496 * 2 // 4
     assert quarter < bytes_of(found, "weights") < quarter + GIB // 16
     assert bytes_of(found, "cache") == 64 * 32768 * 80 * 2 * 2 * 128 * 2
-    code, found = asked(cli, *question, "--count", 4, "--concurrency", found["facts"]["max_sequences"])
+    code, found = asked(
+        cli, *question, "--count", 4, "--concurrency", found["facts"]["max_sequences"]
+    )
     assert code == 0 and found["facts"]["fits"]
 
 
@@ -61,7 +63,9 @@ def test_the_fewest_devices_fit(cli: Cli) -> None:
     question = ("llama-3.1-70b", "--device", "h100", "--ctx", 8192, "--engine", "vllm")
     code, found = asked(cli, *question, "--count", 1)
     fewest = found["facts"]["min_count"]
-    assert code == 1 and fewest == 4  # 141 GB of weights: two H100s hold them with no room for the rest
+    assert (
+        code == 1 and fewest == 4
+    )  # 141 GB of weights: two H100s hold them with no room for the rest
     assert asked(cli, *question, "--count", fewest)[0] == 0
     assert asked(cli, *question, "--count", fewest // 2)[0] == 1
 
@@ -70,12 +74,17 @@ def test_narrower_formats_are_named_with_what_they_leave(cli: Cli) -> None:
     code, found = asked(cli, "llama-3-8b", "--device-memory", "16GiB", "--ctx", 8192)
     ways = {w["value"]: w["left_bytes"] for w in found["facts"]["ways"] if w["change"] == "format"}
     assert code == 1 and ways["weights in 4 bits (awq)"] > ways["weights in fp8"] > 0
-    assert asked(cli, "llama-3-8b", "--device-memory", "16GiB", "--ctx", 8192, "--weights", "awq")[0] == 0
+    assert (
+        asked(cli, "llama-3-8b", "--device-memory", "16GiB", "--ctx", 8192, "--weights", "awq")[0]
+        == 0
+    )
 
 
 def test_pipeline_stages_hold_the_model_once() -> None:
     """vLLM's get_pp_indices gives a remainder to the stages before the last; together they hold every parameter."""
-    assert [len(r) for r in partition(61, 4)] == [15, 15, 16, 15] and [len(r) for r in partition(7, 3)] == [2, 3, 2]
+    assert [len(r) for r in partition(61, 4)] == [15, 15, 16, 15] and [
+        len(r) for r in partition(7, 3)
+    ] == [2, 3, 2]
     for name in ("llama-3-8b", "deepseek-v3", "gpt-oss-20b", "qwen3-next-80b-a3b"):
         whole = resolve(name).anatomy
         parts = [stage(whole, 3, i) for i in range(3)]
@@ -91,7 +100,17 @@ def test_a_tied_head_is_on_both_ends() -> None:
 
 
 def test_two_stages_fit_where_one_does_not(cli: Cli) -> None:
-    question = ("llama-3.1-70b", "--device", "h100", "--ctx", 8192, "--engine", "vllm", "--count", 4)
+    question = (
+        "llama-3.1-70b",
+        "--device",
+        "h100",
+        "--ctx",
+        8192,
+        "--engine",
+        "vllm",
+        "--count",
+        4,
+    )
     code, found = asked(cli, *question, "--pp", 2)
     assert code == 0 and "of 2 ranks" in found["rows"][0]["why"]
 
@@ -104,7 +123,9 @@ def test_llama_cpp_offloads_what_fits(cli: Cli) -> None:
     assert code == 1 and 0 < layers < 32 and facts["device_bytes"] <= 6 * GIB
     assert asked(cli, *question, "--device-memory", "6GiB", "--gpu-layers", layers)[0] == 0
     assert asked(cli, *question, "--device-memory", "6GiB", "--gpu-layers", layers + 1)[0] == 1
-    assert found["rows"][0]["why"] == f"{layers - 1} of 32 layers and the output"  # i_gpu_start = n_layer + 1 - ngl
+    assert (
+        found["rows"][0]["why"] == f"{layers - 1} of 32 layers and the output"
+    )  # i_gpu_start = n_layer + 1 - ngl
     held = sum(r["bytes"] for r in found["rows"] if r["part"].startswith("weights"))
     assert held == 8_532_934_656  # llama-quantize --dry-run: 8137.64 MiB, norms in float32
 
@@ -112,13 +133,29 @@ def test_llama_cpp_offloads_what_fits(cli: Cli) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_gguf_file_types(cli: Cli, count: int) -> None:
     """llama-quantize --dry-run, Llama-3-8B as Q4_K_M: 4,912,898,048 bytes of tensors; two devices share its layers."""
-    words = ("llama-3-8b", "--engine", "llama.cpp", "--ctx", 8192, "--weights", "q4_k_m", "--device", "h100")
+    words = (
+        "llama-3-8b",
+        "--engine",
+        "llama.cpp",
+        "--ctx",
+        8192,
+        "--weights",
+        "q4_k_m",
+        "--device",
+        "h100",
+    )
     code, found = asked(cli, *words, "--count", count)
     assert code == 0
     held = [r for r in found["rows"] if r["part"].startswith("weights")]
     n_bytes = sum(r["bytes"] for r in held)  # of the fullest of two
-    assert n_bytes == 4_912_898_048 if count == 1 else 4_912_898_048 / 2 <= n_bytes < 0.55 * 4_912_898_048
-    other = cli("fit", "deepseek-v3.2", "--engine", "llama.cpp", "--weights", "q4_k_m", "--device", "h100")
+    assert (
+        n_bytes == 4_912_898_048
+        if count == 1
+        else 4_912_898_048 / 2 <= n_bytes < 0.55 * 4_912_898_048
+    )
+    other = cli(
+        "fit", "deepseek-v3.2", "--engine", "llama.cpp", "--weights", "q4_k_m", "--device", "h100"
+    )
     assert other.code == 2 and "not described" in other.err
 
 
@@ -159,7 +196,20 @@ def test_devices_are_many_and_every_one_says_where_its_figures_come_from() -> No
         (("bert-base", "--device", "h100"), "keeps nothing between tokens"),
         (("phi-4", "--device", "h100", "--count", 4), "10 key/value heads"),
         (("kimi-k2.5", "--device", "h100"), "compressed-tensors"),
-        (("llama-3-8b", "--device", "h100", "--engine", "llama.cpp", "--count", 2, "--gpu-layers", 3), "one device"),
+        (
+            (
+                "llama-3-8b",
+                "--device",
+                "h100",
+                "--engine",
+                "llama.cpp",
+                "--count",
+                2,
+                "--gpu-layers",
+                3,
+            ),
+            "one device",
+        ),
         (("--d", 768, "--layers", 12, "--device", "h100", "--ctx", 128), "no vocabulary"),
     ],
 )
@@ -183,7 +233,9 @@ def test_auto_takes_this_machine(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
 
 def test_published_formats_are_the_default(cli: Cli) -> None:
     """gpt-oss-120b is published in MXFP4: 65,248,815,744 bytes of tensors (the sum of its three shards' headers)."""
-    found = asked(cli, "gpt-oss-120b", "--device", "h100", "--ctx", 8192, "--engine", "transformers")[1]
+    found = asked(
+        cli, "gpt-oss-120b", "--device", "h100", "--ctx", 8192, "--engine", "transformers"
+    )[1]
     assert found["facts"]["weights"] == "mxfp4" and bytes_of(found, "weights") == 65248815744
     wide = asked(cli, "gpt-oss-120b", "--device", "h100", "--ctx", 8192, "--weights", "bf16")
     assert wide[0] == 1 and bytes_of(wide[1], "weights") == 2 * 116829156672
@@ -197,12 +249,30 @@ def test_a_checkpoint_counts_as_stored_on_every_rank(cli: Cli, tmp_path: Path) -
     from safetensors.torch import save_file
 
     d, ff, v, kv = 256, 512, 1024, 128
-    config = {"model_type": "llama", "hidden_size": d, "num_hidden_layers": 1, "num_attention_heads": 4}
-    config |= {"num_key_value_heads": 2, "intermediate_size": ff, "vocab_size": v, "max_position_embeddings": 512}
+    config = {
+        "model_type": "llama",
+        "hidden_size": d,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    config |= {
+        "num_key_value_heads": 2,
+        "intermediate_size": ff,
+        "vocab_size": v,
+        "max_position_embeddings": 512,
+    }
     config |= {"tie_word_embeddings": False, "torch_dtype": "bfloat16", "head_dim": 64}
     p = "model.layers.0."
-    shapes = {p + "self_attn.q_proj": (d, d), p + "self_attn.k_proj": (kv, d), p + "self_attn.v_proj": (kv, d)}
-    shapes |= {p + "self_attn.o_proj": (d, d), p + "mlp.gate_proj": (ff, d), p + "mlp.up_proj": (ff, d)}
+    shapes = {
+        p + "self_attn.q_proj": (d, d),
+        p + "self_attn.k_proj": (kv, d),
+        p + "self_attn.v_proj": (kv, d),
+    }
+    shapes |= {
+        p + "self_attn.o_proj": (d, d),
+        p + "mlp.gate_proj": (ff, d),
+        p + "mlp.up_proj": (ff, d),
+    }
     shapes |= {p + "mlp.down_proj": (d, ff)}
     tensors = {n + ".weight": torch.zeros(s, dtype=torch.float8_e4m3fn) for n, s in shapes.items()}
     wide = {"model.embed_tokens": (v, d), "lm_head": (v, d)}
@@ -218,14 +288,18 @@ def test_a_checkpoint_counts_as_stored_on_every_rank(cli: Cli, tmp_path: Path) -
 
 
 def test_llama_cpp_divides_layers_among_devices(cli: Cli) -> None:
-    found = asked(cli, "llama-3-8b", "--device", "h100", "--engine", "llama.cpp", "--count", 2, "--ctx", 8192)[1]
+    found = asked(
+        cli, "llama-3-8b", "--device", "h100", "--engine", "llama.cpp", "--count", 2, "--ctx", 8192
+    )[1]
     assert (found["facts"]["tp"], found["facts"]["pp"]) == (1, 2)
     assert bytes_of(found, "cache") == 2**29  # half of 1 GiB
 
 
 def test_tensorrt_takes_its_fraction_of_what_is_left(cli: Cli) -> None:
     """free_gpu_memory_fraction is one of the memory that is free once weights and buffers are there."""
-    found = asked(cli, "llama-3-8b", "--device", "rtx-4090", "--ctx", 8192, "--engine", "tensorrt-llm")[1]
+    found = asked(
+        cli, "llama-3-8b", "--device", "rtx-4090", "--ctx", 8192, "--engine", "tensorrt-llm"
+    )[1]
     facts = found["facts"]
     left = facts["visible_bytes"] - bytes_of(found, "weights") - bytes_of(found, "reserve")
     assert facts["pool_bytes"] == int(0.9 * left)
@@ -254,7 +328,12 @@ def test_explain_shows_the_formula_of_weights_and_cache(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("spelling", "engine"),
-    [("VLLM", "vllm"), ("trtllm", "tensorrt-llm"), ("TensorRT-LLM", "tensorrt-llm"), ("llamacpp", "llama.cpp")],
+    [
+        ("VLLM", "vllm"),
+        ("trtllm", "tensorrt-llm"),
+        ("TensorRT-LLM", "tensorrt-llm"),
+        ("llamacpp", "llama.cpp"),
+    ],
 )
 def test_an_engine_is_the_same_by_any_of_its_names(cli: Cli, spelling: str, engine: str) -> None:
     """Every rule looks at the engine itself: its share of the memory, its working memory, its rotary table."""
@@ -267,7 +346,9 @@ def test_an_engine_is_the_same_by_any_of_its_names(cli: Cli, spelling: str, engi
 def test_graphs_are_counted_since_vllm_0_20(cli: Cli) -> None:
     """Releases 0.19 and 0.20: CUDA graphs come out of the pool, and the default share rises from 0.9 to 0.92."""
     for version, share in (("0.19", 0.9), ("0.20", 0.92), ("0.33", 0.92)):
-        found = asked(cli, "llama-3-8b", "--device", "h100", "--ctx", 8192, "--engine", f"vllm@{version}")[1]
+        found = asked(
+            cli, "llama-3-8b", "--device", "h100", "--ctx", 8192, "--engine", f"vllm@{version}"
+        )[1]
         assert found["facts"]["utilization"] == share
         assert any(r["part"] == "CUDA graphs" for r in found["rows"]) == (share == 0.92)
 
@@ -278,7 +359,14 @@ def test_llama_cpp_does_not_hold_a_safetensors_file_as_stored(cli: Cli, tmp_path
     from safetensors.torch import save_file
 
     save_file({"w": torch.zeros(4)}, tmp_path / "model.safetensors")
-    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "vocab_size": 100,
+        "n_positions": 32,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     question = (tmp_path, "--device-memory", "4GiB", "--ctx", 32, "--engine", "llama.cpp")
     assert asked(cli, *question)[1]["facts"]["weights"] == "bfloat16"
@@ -286,9 +374,11 @@ def test_llama_cpp_does_not_hold_a_safetensors_file_as_stored(cli: Cli, tmp_path
 
 def test_every_degree_has_its_numbers(cli: Cli) -> None:
     """Mixtral-8x7B in bf16: 46,702,792,704 parameters, of which 45,097,156,608 are in experts."""
-    facts = json.loads(cli("fit", "mixtral-8x7b", "--device", "h100", "--count", "2", "--ctx", "4096", "--json").out)[
-        "facts"
-    ]
+    facts = json.loads(
+        cli(
+            "fit", "mixtral-8x7b", "--device", "h100", "--count", "2", "--ctx", "4096", "--json"
+        ).out
+    )["facts"]
     total, experts = 46_702_792_704, 32 * 8 * 3 * 4096 * 14336
     by = facts["degree_bytes"]
     assert by["expert"]["1"] == by["tensor"]["1"] == by["pipeline"]["1"] == 2 * total
@@ -297,9 +387,15 @@ def test_every_degree_has_its_numbers(cli: Cli) -> None:
     assert sum(by["pipeline"][p] * int(p) for p in ("2",)) >= 2 * total
 
 
-def test_auto_asks_torch_where_the_driver_s_tool_is_not_there(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_asks_torch_where_the_driver_s_tool_is_not_there(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("llmcalc.live.device.accelerators", lambda: [("AMD Instinct MI300X", 192 * 2**30)] * 2)
-    facts = json.loads(cli("fit", "llama-3-8b", "--device", "auto", "--ctx", "4096", "--json").out)["facts"]
+    monkeypatch.setattr(
+        "llmcalc.live.device.accelerators", lambda: [("AMD Instinct MI300X", 192 * 2**30)] * 2
+    )
+    facts = json.loads(cli("fit", "llama-3-8b", "--device", "auto", "--ctx", "4096", "--json").out)[
+        "facts"
+    ]
     assert facts["fits"] and facts["count"] == 2

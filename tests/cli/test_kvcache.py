@@ -35,12 +35,26 @@ def test_sparse_latents_in_fp8_keep_their_scales(cli: Cli) -> None:
     """vLLM's fp8_ds_mla: 656 bytes per token and layer, and 132 of the indexer, in one group of 122 layers."""
     asked = ("deepseek-v3.2", "--ctx", 32768, "--engine", "vllm", "--kv-dtype", "fp8_ds_mla")
     facts = data(cli, *asked)["facts"]
-    assert (facts["bytes_per_block"], facts["blocks_per_sequence"], facts["groups"]) == (3076352, 512, 1)
+    assert (facts["bytes_per_block"], facts["blocks_per_sequence"], facts["groups"]) == (
+        3076352,
+        512,
+        1,
+    )
     assert facts["kv_bytes"] == 1575092224
 
 
 def test_vs_names_the_term_that_moved(cli: Cli) -> None:
-    asked = ("llama-3-8b", "--ctx", 8192, "--vs", "kv-heads=32", "--vs", "kv-dtype=fp8", "--vs", "engine=vllm")
+    asked = (
+        "llama-3-8b",
+        "--ctx",
+        8192,
+        "--vs",
+        "kv-heads=32",
+        "--vs",
+        "kv-dtype=fp8",
+        "--vs",
+        "engine=vllm",
+    )
     heads, narrow, engine = data(cli, *asked)["facts"]["vs"]
     assert heads["ratio"] == 4 and heads["moved"][0]["sizes"] == {"n_kv": [8, 32]}
     assert narrow["ratio"] == 0.5 and narrow["moved"][0]["sizes"] == {"b": [2, 1]}
@@ -61,7 +75,9 @@ def test_a_draft_is_a_row_of_its_own(cli: Cli) -> None:
 
 def test_the_grid_is_drawn_and_says_what_does_not_fit(cli: Cli) -> None:
     asked = ("kvcache", "llama-3-8b", "--ctx", 8192, "--memory", "24GiB")
-    table = cli(*asked, "--format", "plain").out.split("cache by context and sequences")[1].splitlines()
+    table = (
+        cli(*asked, "--format", "plain").out.split("cache by context and sequences")[1].splitlines()
+    )
     assert table[1].split() == ["context", "1", "2", "4", "8", "16", "32", "64"]
     assert table[7].split() == [
         "8,192",
@@ -74,7 +90,9 @@ def test_the_grid_is_drawn_and_says_what_does_not_fit(cli: Cli) -> None:
 def test_gpt_neo_sees_a_window_and_keeps_everything(cli: Cli) -> None:
     """Every other layer masks to 256 tokens (arXiv 2101.00027's model); transformers' cache holds all of them."""
     per_layer = 2 * 768 * 4
-    assert data(cli, "gpt-neo-125m", "--ctx", 2048)["facts"]["kv_bytes"] == 6 * per_layer * (2048 + 256)
+    assert data(cli, "gpt-neo-125m", "--ctx", 2048)["facts"]["kv_bytes"] == 6 * per_layer * (
+        2048 + 256
+    )
     whole = data(cli, "gpt-neo-125m", "--ctx", 2048, "--engine", "transformers")
     assert whole["facts"]["kv_bytes"] == 12 * per_layer * 2048
 
@@ -90,7 +108,10 @@ def test_gpt_neo_sees_a_window_and_keeps_everything(cli: Cli) -> None:
         (("llama-3-8b", "--engine", "vllm", "--kv-dtype", "fp8,bf16"), "one dtype"),
         (("llama-3-8b", "--engine", "vllm", "--kv-dtype", "fp8_ds_mla"), "latent attention"),
         (("llama-3-8b", "--engine", "transformers", "--kv-dtype", "fp8"), "transformers"),
-        (("llama-3-8b", "--engine", "vllm", "--ubatch", 64), "--ubatch is a setting of llama.cpp and ollama"),
+        (
+            ("llama-3-8b", "--engine", "vllm", "--ubatch", 64),
+            "--ubatch is a setting of llama.cpp and ollama",
+        ),
         (("llama-3-8b", "--static"), "--static is a setting of transformers"),
         (("llama-3-8b", "--tp", 3), "--tp 3"),
         (("llama-3-8b", "--memory", 80), "80 bytes"),
@@ -111,7 +132,8 @@ def test_a_version_beyond_the_known_ones_is_named(cli: Cli) -> None:
     notes = data(cli, "llama-3-8b", "--ctx", 128, "--engine", "vllm@99.1")["notes"]
     assert any("99.1" in note for note in notes)
     assert not any(
-        "were not read" in n for n in data(cli, "llama-3-8b", "--ctx", 128, "--engine", "vllm@0.20")["notes"]
+        "were not read" in n
+        for n in data(cli, "llama-3-8b", "--ctx", 128, "--engine", "vllm@0.20")["notes"]
     )
 
 
@@ -123,18 +145,34 @@ def test_repeated_heads_are_divided_among_ranks(cli: Cli) -> None:
 
 
 def test_the_grid_fits_a_narrow_terminal() -> None:
-    from llmcalc.cli.table import heat_map
-    from llmcalc.cli.view import Grid
+    from llmcalc.cli.output.terminal import heat_map
+    from llmcalc.cli.output.view import Grid
 
     texts = [["123.45 MiB"] * 7] * 2
-    grid = Grid("t", "context", ["131,072", "65,536"], ["1", "2", "4", "8", "16", "32", "64"], texts, [[0.5] * 7] * 2)
+    grid = Grid(
+        "t",
+        "context",
+        ["131,072", "65,536"],
+        ["1", "2", "4", "8", "16", "32", "64"],
+        texts,
+        [[0.5] * 7] * 2,
+    )
     assert len(heat_map(grid, 80).columns) == 6 and len(heat_map(grid, 200).columns) == 8
 
 
 def test_the_scales_of_an_fp8_cache_are_counted_beside_it(cli: Cli) -> None:
     """vLLM: k_scale and v_scale, one float32 each per layer; keys alone in fp8 have one."""
-    facts = json.loads(cli("kvcache", "llama-3-8b", "--ctx", "8192", "--kv-dtype", "fp8", "--json").out)["facts"]
+    facts = json.loads(
+        cli("kvcache", "llama-3-8b", "--ctx", "8192", "--kv-dtype", "fp8", "--json").out
+    )["facts"]
     assert (facts["kv_bytes"], facts["kv_scale_bytes"]) == (536_870_912, 32 * 8)
-    facts = json.loads(cli("kvcache", "llama-3-8b", "--ctx", "8192", "--kv-dtype", "fp8,bf16", "--json").out)["facts"]
+    facts = json.loads(
+        cli("kvcache", "llama-3-8b", "--ctx", "8192", "--kv-dtype", "fp8,bf16", "--json").out
+    )["facts"]
     assert facts["kv_scale_bytes"] == 32 * 4
-    assert json.loads(cli("kvcache", "llama-3-8b", "--ctx", "8", "--json").out)["facts"]["kv_scale_bytes"] == 0
+    assert (
+        json.loads(cli("kvcache", "llama-3-8b", "--ctx", "8", "--json").out)["facts"][
+            "kv_scale_bytes"
+        ]
+        == 0
+    )

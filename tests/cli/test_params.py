@@ -32,7 +32,9 @@ def test_with_a_vocabulary_it_is_gpt2_small(cli: Cli) -> None:
 
 
 def test_untied_and_llama_shaped_sizes(cli: Cli) -> None:
-    untied = cli("params", "--d", 768, "--layers", 12, "--vocab", 50257, "--ctx", 1024, "--untied", "--json")
+    untied = cli(
+        "params", "--d", 768, "--layers", 12, "--vocab", 50257, "--ctx", 1024, "--untied", "--json"
+    )
     assert facts(untied)["total_params"] == 124439808 + 50257 * 768
     llama = (
         "--arch",
@@ -56,23 +58,36 @@ def test_untied_and_llama_shaped_sizes(cli: Cli) -> None:
 def test_json_has_the_keys_of_the_contract(cli: Cli) -> None:
     data = json.loads(cli("params", "--model", "deepseek-v3", "--json").out)
     assert data["kind"] == "params/1" and {"name", "family", "source"} <= data["model"].keys()
-    keys = {"total_params", "stored_params", "buffer_params", "active_params", "active_params_without_embedding"}
+    keys = {
+        "total_params",
+        "stored_params",
+        "buffer_params",
+        "active_params",
+        "active_params_without_embedding",
+    }
     assert keys | {"embedding_params", "tied", "n_tensors", "weight_bytes"} <= data["facts"].keys()
     assert data["facts"]["weight_bytes"]["bfloat16"] == 2 * data["facts"]["total_params"]
     assert all({"part", "formula", "params"} <= row.keys() for row in data["rows"])
-    assert data["facts"]["buffer_params"] == 14848 and data["facts"]["stored_params"] == 671026419200
+    assert (
+        data["facts"]["buffer_params"] == 14848 and data["facts"]["stored_params"] == 671026419200
+    )
 
 
 def test_tensors_are_listed_as_published(cli: Cli) -> None:
     rows = json.loads(cli("params", "llama-3-8b", "--tensors", "--json").out)["rows"]
-    assert len(rows) == 291 and {"name", "shape", "params", "role", "dtype", "tied_to"} <= rows[0].keys()
+    assert (
+        len(rows) == 291
+        and {"name", "shape", "params", "role", "dtype", "tied_to"} <= rows[0].keys()
+    )
     by_name = {row["name"]: row["shape"] for row in rows}
     assert by_name["model.layers.31.self_attn.k_proj.weight"] == [1024, 4096]
     tied = json.loads(cli("params", "gpt2", "--tensors", "--json").out)["rows"][-1]
     assert (tied["name"], tied["tied_to"], tied["params"]) == ("lm_head.weight", "wte.weight", 0)
 
 
-@pytest.mark.parametrize(("expected", "code"), [("124439808", 0), ("124,439,808", 0), ("163037184", 1)])
+@pytest.mark.parametrize(
+    ("expected", "code"), [("124439808", 0), ("124,439,808", 0), ("163037184", 1)]
+)
 def test_expect(cli: Cli, expected: str, code: int) -> None:
     # huggingface/transformers#14960: 163,037,184 counts the tied head twice
     ran = cli("params", "gpt2", "--expect", expected)
@@ -126,7 +141,11 @@ def test_set_changes_one_size_in_any_spelling(cli: Cli) -> None:
 
 def test_formats(cli: Cli) -> None:
     rows = list(csv.DictReader(io.StringIO(cli("params", "gpt2", "--format", "csv").out)))
-    assert rows[0]["part"] == "wte" and rows[0]["params"] == "38597376" and rows[0]["params_formula"] == "V·d"
+    assert (
+        rows[0]["part"] == "wte"
+        and rows[0]["params"] == "38597376"
+        and rows[0]["params_formula"] == "V·d"
+    )
     markdown = cli("params", "gpt2", "--format", "markdown").out
     assert "| wte | V·d | 38,597,376 |" in markdown
     assert cli("params", "gpt2", "--format", "xml").code == 2
@@ -140,7 +159,11 @@ def test_nothing_is_cut_in_a_pipe(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
     # install-release#319, ccusage#946: names shortened with an ellipsis at 80 columns
     monkeypatch.setenv("COLUMNS", "40")
     out = cli("params", "llama-3-8b", "--tensors").out
-    assert "model.layers.31.post_attention_layernorm.weight" in out and "…" not in out and "..." not in out
+    assert (
+        "model.layers.31.post_attention_layernorm.weight" in out
+        and "…" not in out
+        and "..." not in out
+    )
     assert sum("model.layers." in line for line in out.splitlines()) == 288
 
 
@@ -165,16 +188,24 @@ def test_nothing_is_cut_in_a_pipe(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_wrong_usage_is_one_line_and_exit_2(cli: Cli, words: list[str], named: str) -> None:
     ran = cli(*words)
-    assert ran.code == 2 and ran.out == "" and "Traceback" not in ran.err and named in ran.err, ran.err
+    assert ran.code == 2 and ran.out == "" and "Traceback" not in ran.err and named in ran.err, (
+        ran.err
+    )
     assert ran.err.startswith("error: ")
 
 
 def test_a_hub_id_without_a_network(cli: Cli) -> None:
     ran = cli("params", "org/name@main")
-    assert ran.code == 3 and "org/name@main is not in the local cache" in ran.err and len(ran.err.splitlines()) == 3
+    assert (
+        ran.code == 3
+        and "org/name@main is not in the local cache" in ran.err
+        and len(ran.err.splitlines()) == 3
+    )
 
 
-def test_the_traceback_is_there_for_those_who_ask(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_traceback_is_there_for_those_who_ask(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LLMCALC_DEBUG", "1")
     assert "Traceback" in cli("params", "nothing-like-it").err
 
@@ -190,7 +221,9 @@ def test_list_of_nothing(cli: Cli) -> None:
     assert cli("list", "colours").code == 2
 
 
-def test_a_preset_beside_a_directory_of_its_name(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_beside_a_directory_of_its_name(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt2").mkdir()
     assert cli("params", "gpt2", "--expect", 124439808).code == 0

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmcalc.cli.drawing.answers import MOST_BARS, as_bars, fewer
-from llmcalc.cli.drawing.draw import as_text, draw
-from llmcalc.cli.drawing.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Stack
-from llmcalc.cli.view import width
+from llmcalc.cli.output.draw import as_text, draw
+from llmcalc.cli.output.picture import Bars, Bits, Curves, Heat, Histogram, Picture, Stack
+from llmcalc.cli.output.pictures import MOST_BARS, as_bars, fewer
+from llmcalc.cli.output.view import width
 from llmcalc.text import safe
 from tests.conftest import Ran
 
@@ -115,16 +115,22 @@ def pictures() -> st.SearchStrategy[Picture]:
             lambda bars: Stack("t", bars, "u", limit=("l", 5.0))
         ),
         st.tuples(points, st.booleans(), st.booleans()).map(
-            lambda a: Curves("t", "x", "y", [("line", a[0])], [("p", *a[0][0])], log_x=a[1], log_y=a[2])
+            lambda a: Curves(
+                "t", "x", "y", [("line", a[0])], [("p", *a[0][0])], log_x=a[1], log_y=a[2]
+            )
         ),
         st.lists(st.lists(st.floats(0, 2), min_size=4, max_size=4), min_size=1, max_size=5).map(
-            lambda rows: Heat("t", [str(i) for i in range(len(rows))], ["a", "bb", "1,024", ""], rows)
+            lambda rows: Heat(
+                "t", [str(i) for i in range(len(rows))], ["a", "bb", "1,024", ""], rows
+            )
         ),
         st.lists(st.integers(0, 10**9), min_size=1, max_size=9).map(
             lambda counts: Histogram("t", [float(i) for i in range(len(counts) + 1)], counts)
         ),
         st.lists(st.integers(0, 9), min_size=3, max_size=3).map(
-            lambda n: Bits("t", [("f", list(zip(("sign", "exponent", "mantissa"), n, strict=True)))])
+            lambda n: Bits(
+                "t", [("f", list(zip(("sign", "exponent", "mantissa"), n, strict=True)))]
+            )
         ),
     )
 

@@ -28,18 +28,30 @@ def logs(*probabilities: float) -> str:
 
 
 KEPT = [
-    ("huggingface/transformers#18976: a sum of exactly p", (logs(0.3, 0.1, 0.1, 0.5), "--top-p", 0.8), [0, 3]),
+    (
+        "huggingface/transformers#18976: a sum of exactly p",
+        (logs(0.3, 0.1, 0.1, 0.5), "--top-p", 0.8),
+        [0, 3],
+    ),
     (
         "fishaudio/fish-speech#1171: the token that crosses p stays",
         (logs(0.5, 0.35, 0.1, 0.05), "--top-p", 0.9),
         [0, 1, 2],
     ),
-    ("BlinkDL/ChatRWKV#170: p = 1 keeps all", (logs(0.1, 0.2, 0.3, 0.4), "--top-p", 1), [0, 1, 2, 3]),
+    (
+        "BlinkDL/ChatRWKV#170: p = 1 keeps all",
+        (logs(0.1, 0.2, 0.3, 0.4), "--top-p", 1),
+        [0, 1, 2, 3],
+    ),
     ("apple/axlearn#1022: ties at k", ("--logits=3,1,3", "--top-k", 1), [0, 2]),
     ("apple/axlearn#1022: exactly k", ("--logits=3,1,3", "--top-k", 1, "--like", "llama.cpp"), [0]),
     ("apple/axlearn#1022: greedy", ("--logits=3,1,3", "--temperature", 0), [0]),
     ("microsoft/onnxruntime-genai#1211: T = 0", ("--logits=1,3,2", "--temperature", 0), [1]),
-    ("timtoole02/Camelid#534: temperature first", ("--logits=3,2,1", "--temperature", 0.5, "--top-p", 0.8), [0]),
+    (
+        "timtoole02/Camelid#534: temperature first",
+        ("--logits=3,2,1", "--temperature", 0.5, "--top-p", 0.8),
+        [0],
+    ),
     (
         "timtoole02/Camelid#534: temperature last",
         ("--logits=3,2,1", "--temperature", 0.5, "--top-p", 0.8, "--order", "llama.cpp"),
@@ -52,11 +64,27 @@ KEPT = [
     ),
     (
         "oobabooga/textgen#4463: temperature last",
-        (logs(0.95, 0.005, 0.045), "--temperature", 2, "--min-p", 0.05, "--order", "min-p,temperature"),
+        (
+            logs(0.95, 0.005, 0.045),
+            "--temperature",
+            2,
+            "--min-p",
+            0.05,
+            "--order",
+            "min-p,temperature",
+        ),
         [0],
     ),
-    ("state-spaces/mamba#927: of the likeliest, not of token 0", ("--logits=-5,3,2,1,-2", "--min-p", 0.1), [1, 2, 3]),
-    ("timtoole02/Camelid#539: typical may drop the likeliest", (logs(0.6, 0.3, 0.1), "--typical-p", 0.2), [1]),
+    (
+        "state-spaces/mamba#927: of the likeliest, not of token 0",
+        ("--logits=-5,3,2,1,-2", "--min-p", 0.1),
+        [1, 2, 3],
+    ),
+    (
+        "timtoole02/Camelid#539: typical may drop the likeliest",
+        (logs(0.6, 0.3, 0.1), "--typical-p", 0.2),
+        [1],
+    ),
     ("lablup/mlxcel#1377: index 0 can go", (logs(0.45, 0.275, 0.275), "--typical-p", 0.3), [1, 2]),
     (
         "lablup/mlxcel#1377: -inf does not count",
@@ -79,7 +107,9 @@ def test_kept_set(cli: Cli, args: tuple[object, ...], kept: list[int]) -> None:
 
 
 def test_mass_and_entropy(cli: Cli) -> None:
-    assert facts(cli, logs(0.5, 0.35, 0.1, 0.05), "--top-p", 0.9)["kept_mass"] == pytest.approx(0.95)
+    assert facts(cli, logs(0.5, 0.35, 0.1, 0.05), "--top-p", 0.9)["kept_mass"] == pytest.approx(
+        0.95
+    )
     assert facts(cli, logs(0.6, 0.3, 0.1))["entropy_before"] == pytest.approx(0.897946, abs=1e-6)
 
 
@@ -101,7 +131,14 @@ def test_a_very_small_p_keeps_one_in_any_format(cli: Cli, tmp_path: Path) -> Non
 
 def test_penalty_once_per_token_and_negative_logits_multiplied(cli: Cli) -> None:
     """NVIDIA/FasterTransformer#777."""
-    asked = ("--logits=2,1.8,-1.2,0.5", "--prompt-ids", "1,1,2", "--repetition-penalty", 1.2, "--json")
+    asked = (
+        "--logits=2,1.8,-1.2,0.5",
+        "--prompt-ids",
+        "1,1,2",
+        "--repetition-penalty",
+        1.2,
+        "--json",
+    )
     rows = json.loads(cli("sample", *asked).out)["rows"]
     assert [r["logit_after"] for r in rows] == pytest.approx([2.0, 1.5, -1.44, 0.5])
 
@@ -137,7 +174,16 @@ def test_the_softmax_of_the_course(cli: Cli) -> None:
         "p1": [0.5871, 0.2160, 0.1310, 0.0482, 0.0177],
         "p2": [0.3938, 0.2389, 0.1860, 0.1128, 0.0684],
     }
-    asked = ("sample", "--logits", "2,1,0.5,-0.5,-1.5", "--temperature", "0.5,1,2", "--target", 0, "--json")
+    asked = (
+        "sample",
+        "--logits",
+        "2,1,0.5,-0.5,-1.5",
+        "--temperature",
+        "0.5,1,2",
+        "--target",
+        0,
+        "--json",
+    )
     data = json.loads(cli(*asked).out)
     for key, values in wanted.items():
         assert [r[key] for r in data["rows"]] == pytest.approx(values, abs=5.1e-5)
@@ -194,7 +240,9 @@ def test_wrong_input_is_one_line(cli: Cli, args: tuple[object, ...], word: str) 
     assert ran.err.startswith("error: ") and word in ran.err.splitlines()[0]
 
 
-@pytest.mark.parametrize("content", ["[1, NaN, true]", "[[1], [2]]", '{"a": 1}', "[1, ", "\x00", '["1"]'])
+@pytest.mark.parametrize(
+    "content", ["[1, NaN, true]", "[[1], [2]]", '{"a": 1}', "[1, ", "\x00", '["1"]']
+)
 def test_hostile_files_are_one_line(cli: Cli, tmp_path: Path, content: str) -> None:
     for ending in ("json", "npy", "safetensors"):
         path = tmp_path / f"l.{ending}"
@@ -214,7 +262,11 @@ def test_many_logits_show_the_likeliest(cli: Cli, tmp_path: Path) -> None:
     np.save(tmp_path / "l.npy", values)
     ran = cli("sample", "--logits-file", tmp_path / "l.npy", "--top-k", 1, "--json")
     data = json.loads(ran.out)
-    assert data["rows"][0]["id"] == 123_456 and len(data["rows"]) == 20 and data["facts"]["kept"] == [123_456]
+    assert (
+        data["rows"][0]["id"] == 123_456
+        and len(data["rows"]) == 20
+        and data["facts"]["kept"] == [123_456]
+    )
     assert any("999,980" in n for n in data["notes"])
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from llmcalc.cli.dtype_floats import limits
-from llmcalc.cli.table import sections, show
-from llmcalc.cli.view import cells
+from llmcalc.cli.dtype.floats import limits
+from llmcalc.cli.output.terminal import sections, show
+from llmcalc.cli.output.view import cells
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 132, 200])
-def test_no_number_is_cut(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_number_is_cut(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     view = limits(None)
     show(view)

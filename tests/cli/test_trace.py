@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from llmcalc.calc.params import parameters
-from llmcalc.calc.trace import ask, totals, walk
+from llmcalc.questions.params import parameters
+from llmcalc.questions.trace import ask, totals, walk
 from llmcalc.sources import presets, resolve
 
 Cli = Callable[..., Any]
@@ -93,7 +93,12 @@ def test_every_parameter_of_a_decoder_is_passed_once(name: str) -> None:
 
 
 def test_bad_input_is_one_line(cli: Cli) -> None:
-    for words in (("gpt2", "--tokens", "0"), ("gpt2", "--batch", "x"), ("gpt2", "--layers", "99"), ("nothing",)):
+    for words in (
+        ("gpt2", "--tokens", "0"),
+        ("gpt2", "--batch", "x"),
+        ("gpt2", "--layers", "99"),
+        ("nothing",),
+    ):
         ran = cli("trace", *words)
         assert ran.code == 2 and ran.err.startswith("error: ") and "Traceback" not in ran.err
     assert cli("trace", "gpt2", "--plot", "x.doc").code == 2

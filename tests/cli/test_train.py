@@ -19,9 +19,20 @@ def facts(cli: Cli, *words: object) -> dict[str, Any]:
 
 def test_flop_of_a_step_and_a_run(cli: Cli) -> None:
     """Llama-3 405B: 6·N·D of 15.6T tokens, 3.8e25 (arXiv 2407.21783); LLaMA 65B: 21 days are 2,048 x 380 tokens/s."""
-    found = facts(cli, "llama-3.1-405b", "--train-tokens", "15.6T", "--flop-convention", "none", "--tokens", "8192")
+    found = facts(
+        cli,
+        "llama-3.1-405b",
+        "--train-tokens",
+        "15.6T",
+        "--flop-convention",
+        "none",
+        "--tokens",
+        "8192",
+    )
     assert found["run_flop"] == pytest.approx(3.8e25, rel=0.01)
-    found = facts(cli, "gpt3", "--train-tokens", "300B", "--flop-convention", "none", "--tokens", "2048")
+    found = facts(
+        cli, "gpt3", "--train-tokens", "300B", "--flop-convention", "none", "--tokens", "2048"
+    )
     assert found["run_flop"] == pytest.approx(3.14e23, rel=0.01)
 
 
@@ -64,7 +75,19 @@ def test_days_of_a_run_with_recomputation(cli: Cli) -> None:
 
 
 def test_time_and_energy(cli: Cli) -> None:
-    words = ("gpt2", "--train-tokens", "1B", "--achieved", "100T", "--like", "zero", "--dp", "4", "--watts", "500")
+    words = (
+        "gpt2",
+        "--train-tokens",
+        "1B",
+        "--achieved",
+        "100T",
+        "--like",
+        "zero",
+        "--dp",
+        "4",
+        "--watts",
+        "500",
+    )
     found = facts(cli, *words)
     assert found["run_seconds"] == pytest.approx(found["run_flop"] / 4 / 100e12, rel=1e-6)
     assert found["energy_kwh"] == pytest.approx(found["run_seconds"] * 4 * 500 / 3.6e6)
@@ -98,8 +121,15 @@ def test_what_does_not_fit_is_exit_code_1(cli: Cli) -> None:
 def test_a_real_step_takes_what_is_predicted(cli: Cli) -> None:
     pytest.importorskip("torch")
     for precision in ("fp32", "bf16"):
-        found = facts(cli, "toy", "--live", "--run-on", "cpu", "--precision", precision, "--tokens", "48")
-        assert found["measured_weights"] == found["measured_gradients"] == found["measured_optimizer"] // 2 > 0
+        found = facts(
+            cli, "toy", "--live", "--run-on", "cpu", "--precision", precision, "--tokens", "48"
+        )
+        assert (
+            found["measured_weights"]
+            == found["measured_gradients"]
+            == found["measured_optimizer"] // 2
+            > 0
+        )
         assert found["measured_peak"] <= found["peak_bytes"]
     ran = cli("train", "llama-3-8b", "--live", "--precision", "fp32", "--run-on", "cpu")
     assert ran.code == 3 and "--set" in ran.err
@@ -107,7 +137,18 @@ def test_a_real_step_takes_what_is_predicted(cli: Cli) -> None:
 
 def test_speed_that_is_measured(cli: Cli) -> None:
     pytest.importorskip("torch")
-    words = ("toy", "--measure", "--run-on", "cpu", "--flop-rate", "1000T", "--bandwidth", "100TB", "--ctx", "32")
+    words = (
+        "toy",
+        "--measure",
+        "--run-on",
+        "cpu",
+        "--flop-rate",
+        "1000T",
+        "--bandwidth",
+        "100TB",
+        "--ctx",
+        "32",
+    )
     ran = cli("speed", *words, "--batches", "1", "--json")
     found = json.loads(ran.out)["facts"]
     assert 0 < found["reached"] < 1 and found["measured_tokens_per_second"] > 0
@@ -134,7 +175,18 @@ def test_bad_input_is_one_line(cli: Cli) -> None:
 
 def test_states_of_experts_are_divided_among_those_who_hold_them(cli: Cli) -> None:
     """Expert-data-parallel ranks are dp·cp/ep (Megatron-LM): all ranks together hold each master copy once."""
-    recipe = ("mixtral-8x7b", "--like", "megatron", "--zero", 1, "--dp", 8, "--recompute", "full", "--json")
+    recipe = (
+        "mixtral-8x7b",
+        "--like",
+        "megatron",
+        "--zero",
+        1,
+        "--dp",
+        8,
+        "--recompute",
+        "full",
+        "--json",
+    )
     whole = 46_702_792_704
     for ep, sharers in ((1, 8), (2, 4), (4, 2), (8, 1)):
         found = json.loads(cli("train", *recipe, "--ep", ep).out)

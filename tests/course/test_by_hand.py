@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llmcalc.cli.by_hand import known
+from llmcalc.cli.trace.by_hand import known
 from llmcalc.course.toy import IDS, TARGETS, D, Toy, backward, forward, toy
 from tests.conftest import Ran
 
@@ -31,13 +31,21 @@ def same(found: Any, want: Tensor) -> bool:
 
 
 def test_norms_and_activations_are_torchs(cli: Cli) -> None:
-    x, gain, bias = torch.tensor(X, dtype=torch.float64), torch.arange(1.0, 6).double(), torch.ones(5).double()
+    x, gain, bias = (
+        torch.tensor(X, dtype=torch.float64),
+        torch.arange(1.0, 6).double(),
+        torch.ones(5).double(),
+    )
     given = {"x": X, "gain": gain.tolist()}
     found = matrices(cli, layernorm={**given, "bias": bias.tolist()})
-    assert same(found["output"], F.layer_norm(x, (5,), gain, bias)) and same(found["normalised"], F.layer_norm(x, (5,)))
+    assert same(found["output"], F.layer_norm(x, (5,), gain, bias)) and same(
+        found["normalised"], F.layer_norm(x, (5,))
+    )
     assert same(matrices(cli, rmsnorm=given)["output"], F.rms_norm(x, (5,), gain, 1e-6))
     found = matrices(cli, gelu=X)
-    assert same(found["GELU, tanh"], F.gelu(x, approximate="tanh")) and same(found["GELU"], F.gelu(x))
+    assert same(found["GELU, tanh"], F.gelu(x, approximate="tanh")) and same(
+        found["GELU"], F.gelu(x)
+    )
     assert same(found["SiLU"], F.silu(x)) and same(found["ReLU"], F.relu(x))
 
 
@@ -57,12 +65,16 @@ def logits(m: Toy) -> Tensor:
         mixed = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
         x = x + mixed @ torch.tensor(b.w_o)
         if b.w_in is not None:
-            x = x + F.gelu(norm(x) @ torch.tensor(b.w_in), approximate="tanh") @ torch.tensor(b.w_out)
+            x = x + F.gelu(norm(x) @ torch.tensor(b.w_in), approximate="tanh") @ torch.tensor(
+                b.w_out
+            )
     return norm(x) @ torch.tensor(m.embedding).T
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize(("mlp", "norm"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("mlp", "norm"), [(False, False), (True, False), (False, True), (True, True)]
+)
 def test_the_full_block_is_torchs(layers: int, mlp: bool, norm: bool) -> None:
     m = toy(0.5, 1, layers, mlp, norm)
     steps, loss = forward(m)
@@ -75,7 +87,9 @@ def test_the_full_block_is_torchs(layers: int, mlp: bool, norm: bool) -> None:
 def test_more_is_drawn_after_what_was_there(cli: Cli) -> None:
     """An MLP changes neither the embedding nor attention's weights of the first layer."""
     plain, full = toy(), toy(mlp=True, norm=True)
-    assert (plain.blocks[0].w_o == full.blocks[0].w_o).all() and (plain.embedding == full.embedding).all()
+    assert (plain.blocks[0].w_o == full.blocks[0].w_o).all() and (
+        plain.embedding == full.embedding
+    ).all()
     ran = cli("trace", "--toy", "--mlp", "--norm", "--layers", 2, "--json")
     found = json.loads(ran.out)["facts"]["matrices"]
     assert {"N 0", "inner 0", "Y 1", "normed"} <= set(found)
@@ -120,5 +134,10 @@ def test_wrong_input_is_one_line(cli: Cli, text: str, says: str) -> None:
 
 
 def test_options_that_do_not_go_together(cli: Cli) -> None:
-    for words in (("--mlp",), ("--toy", "--by-hand", "gelu"), ("--toy", "--d", 8), ("--toy", "--layers", 65)):
+    for words in (
+        ("--mlp",),
+        ("--toy", "--by-hand", "gelu"),
+        ("--toy", "--d", 8),
+        ("--toy", "--layers", 65),
+    ):
         assert cli("trace", *words).code == 2

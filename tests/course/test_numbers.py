@@ -62,7 +62,10 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     found = ask("params", "--d", given["d"], "--layers", 1)
     rows = {row["part"].rpartition(".")[2]: row["params"] for row in found["rows"]}
     _, by_role = params(ask, "--d", 768, "--layers", 1, "--by", "role")
-    assert found["facts"]["total_params_formula"] == "12·L·d² + 13·L·d" and want["formula"] == "12d² + 13d"
+    assert (
+        found["facts"]["total_params_formula"] == "12·L·d² + 13·L·d"
+        and want["formula"] == "12d² + 13d"
+    )
     return [
         (rows["attn"], want["attention"]),
         (rows["mlp"], want["mlp"]),
@@ -90,9 +93,22 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 @check("params.gpt2")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     facts, rows = params(ask, "gpt2")
-    sizes = ("--d", given["d"], "--layers", given["layers"], "--vocab", given["vocab"], "--ctx", given["ctx"], "--tied")
+    sizes = (
+        "--d",
+        given["d"],
+        "--layers",
+        given["layers"],
+        "--vocab",
+        given["vocab"],
+        "--ctx",
+        given["ctx"],
+        "--tied",
+    )
     described, _ = params(ask, *sizes)
-    assert facts["total_params_formula"].replace("·d²", "d²") and described["total_params"] == facts["total_params"]
+    assert (
+        facts["total_params_formula"].replace("·d²", "d²")
+        and described["total_params"] == facts["total_params"]
+    )
     return [
         (rows["wte"], want["token_embedding"]),
         (rows["wpe"], want["position_embedding"]),
@@ -156,7 +172,9 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 @check("kv.gpt3")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     sizes = ("--d", given["d"], "--layers", given["layers"], "--heads", 96, "--vocab", 50257)
-    found = ask("kvcache", *sizes, "--ctx", given["ctx"], "--kv-dtype", "float16")["facts"]["kv_bytes"]
+    found = ask("kvcache", *sizes, "--ctx", given["ctx"], "--kv-dtype", "float16")["facts"][
+        "kv_bytes"
+    ]
     return [(found, want["bytes"]), (found / 2**30, want["gib"])]
 
 
@@ -176,12 +194,18 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 @check("dtype.fields")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     rows = {name: ask("dtype", name)["rows"][0] for name in want}
-    return [([rows[n]["sign"], rows[n]["exponent"], rows[n]["mantissa"]], bits) for n, bits in want.items()]
+    return [
+        ([rows[n]["sign"], rows[n]["exponent"], rows[n]["mantissa"]], bits)
+        for n, bits in want.items()
+    ]
 
 
 @check("dtype.max")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
-    return [(ask("dtype", key.removesuffix("_max"))["rows"][0]["max"], value) for key, value in want.items()]
+    return [
+        (ask("dtype", key.removesuffix("_max"))["rows"][0]["max"], value)
+        for key, value in want.items()
+    ]
 
 
 @check("dtype.affine")
@@ -189,7 +213,9 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     levels = {}
     for name in ("int8", "int4"):
         rows = ask("dtype", name, "--affine", "--value=-1,-0.5,0.3,0.75")["rows"]
-        codes = [row["code"] for row in rows]  # the least and the largest value take the ends of the range
+        codes = [
+            row["code"] for row in rows
+        ]  # the least and the largest value take the ends of the range
         levels[name] = max(codes) - min(codes) + 1
         for row in rows:
             assert abs(row["error"]) <= row["scale"] / 2 * (1 + 1e-6)
@@ -198,7 +224,9 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 
 @check("dtype.training")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
-    rows = {row["part"]: row["bytes"] for row in ask("train", "gpt2", "--precision", "fp32")["rows"]}
+    rows = {
+        row["part"]: row["bytes"] for row in ask("train", "gpt2", "--precision", "fp32")["rows"]
+    }
     states = sum(rows[part] for part in ("weights", "gradients", "optimizer"))
     return [(states / rows["weights"], want["multiple"])]
 
@@ -238,7 +266,12 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 @check("sample.top_p")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     logits = ",".join(repr(math.log(p)) for p in given["probs"])
-    return [(ask("sample", f"--logits={logits}", "--top-p", given["p"])["facts"]["n_kept"], want["kept"])]
+    return [
+        (
+            ask("sample", f"--logits={logits}", "--top-p", given["p"])["facts"]["n_kept"],
+            want["kept"],
+        )
+    ]
 
 
 def _shapes(ask: Ask, model: str, given: Any) -> dict[str, list[int]]:
@@ -280,7 +313,10 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     whole = hand(ask, attention={"X": given["X"]})["matrices"]
     masked = hand(ask, attention={"X": given["X"], "causal": True})["matrices"]
-    return [(masked["weights"], want["masked_weights"]), *((whole[n], v) for n, v in want.items() if n in whole)]
+    return [
+        (masked["weights"], want["masked_weights"]),
+        *((whole[n], v) for n, v in want.items() if n in whole),
+    ]
 
 
 @check("trace.attention.query")
@@ -307,7 +343,10 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 
 @check("trace.layernorm")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
-    return [(hand(ask, layernorm=[int(c) for c in row])["matrices"]["normalised"][0], y) for row, y in want.items()]
+    return [
+        (hand(ask, layernorm=[int(c) for c in row])["matrices"]["normalised"][0], y)
+        for row, y in want.items()
+    ]
 
 
 @check("trace.cosine")
@@ -352,7 +391,10 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     facts = ask("trace", "--toy", "--backward")["facts"]
     return [
-        ([math.copysign(1, x) for x in facts["matrices"]["dL/dhead"][1]], want["sign_of_gradient_cat"]),
+        (
+            [math.copysign(1, x) for x in facts["matrices"]["dL/dhead"][1]],
+            want["sign_of_gradient_cat"],
+        ),
         (facts["matrices"]["change"][1], want["delta_cat"]),
         (facts["loss_after"], want["loss_after"]),
     ]
@@ -361,7 +403,9 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 @check("toy.share")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     ranks = given["batch_tokens"] // 2048
-    facts = ask("train", "gpt2", "--tokens", 2048, "--dp", ranks, "--tokens-of-interest", given["tokens"])["facts"]
+    facts = ask(
+        "train", "gpt2", "--tokens", 2048, "--dp", ranks, "--tokens-of-interest", given["tokens"]
+    )["facts"]
     assert facts["tokens_per_step"] == given["batch_tokens"]
     return [(facts["share_of_interest"], want["share"])]
 
@@ -377,13 +421,18 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 @check("residual.experiment")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     found = ask("trace", "--by-hand", "shortcuts")["facts"]
-    assert found["first_over_last_without"] == pytest.approx(want["first_over_last_without"], abs=1e-5)
+    assert found["first_over_last_without"] == pytest.approx(
+        want["first_over_last_without"], abs=1e-5
+    )
     return [(found["without"], want["without"]), (found["with"], want["with"])]
 
 
 @check("neuron.threshold")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
-    found = hand(ask, neuron={"x": [0.45, 0.46], "weights": [[0.2, 0.6], [0.5, 0.5]], "thresholds": [0.3, 0.5]})
+    found = hand(
+        ask,
+        neuron={"x": [0.45, 0.46], "weights": [[0.2, 0.6], [0.5, 0.5]], "thresholds": [0.3, 0.5]},
+    )
     return [
         (found["sums"], [want["sum_first"], want["sum_second"]]),
         (found["fires"], [want["fires_first"], want["fires_second"]]),
@@ -398,7 +447,9 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 
 @check("position.sinusoid")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
-    found = hand(ask, positions={"d": given["d"], "positions": [int(p) for p in want]})["matrices"]["encoding"]
+    found = hand(ask, positions={"d": given["d"], "positions": [int(p) for p in want]})["matrices"][
+        "encoding"
+    ]
     return [(found, list(want.values()))]
 
 
@@ -462,4 +513,6 @@ def test_number(ask: Ask, name: str) -> None:
         if isinstance(want, str) or (isinstance(want, list) and isinstance(want[0], str)):
             assert found == want
         else:
-            assert np.allclose(np.array(found, float), np.array(want, float), rtol=0, atol=x.get("tolerance", 0))
+            assert np.allclose(
+                np.array(found, float), np.array(want, float), rtol=0, atol=x.get("tolerance", 0)
+            )

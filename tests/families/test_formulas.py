@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from llmcalc.calc.params import GROUPS, buffers, parameters, stored
-from llmcalc.cli.options import OutputOptions
-from llmcalc.cli.params import of_model
-from llmcalc.cli.view import to_data
+from llmcalc.cli.options.model import OutputOptions
+from llmcalc.cli.output.view import to_data
+from llmcalc.cli.params.command import of_model
 from llmcalc.dims import Dim
+from llmcalc.questions.params import GROUPS, buffers, parameters, stored
 from llmcalc.sources import presets, resolve
 from tests.formulas import evaluate
 
@@ -36,7 +36,16 @@ ROLES = {
         "attn.sinks",
         "attn.gate",
     ),
-    *("attn.q_a", "attn.q_b", "attn.q_a_norm", "attn.kv_a", "attn.kv_a_norm", "attn.kv_b", "attn.o_a", "attn.compress"),
+    *(
+        "attn.q_a",
+        "attn.q_b",
+        "attn.q_a_norm",
+        "attn.kv_a",
+        "attn.kv_a_norm",
+        "attn.kv_b",
+        "attn.o_a",
+        "attn.compress",
+    ),
     *(
         "attn.index_q",
         "attn.index_k",
@@ -129,7 +138,9 @@ def test_the_index_of_modules_is_what_the_families_register() -> None:
     from llmcalc.families import families
     from llmcalc.families.index import MODULES
 
-    registered = {name: function.__module__.rsplit(".", 1)[-1] for name, function in families().items()}
+    registered = {
+        name: function.__module__.rsplit(".", 1)[-1] for name, function in families().items()
+    }
     assert registered == {name: module for module, names in MODULES.items() for name in names}, (
         "run scripts/family_index.py"
     )

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.calc.params import parameters
 from llmcalc.families import anatomy, config_for
+from llmcalc.questions.params import parameters
 from llmcalc.sources import presets
 
 TINY: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "tiny.json").read_text())
@@ -62,7 +62,12 @@ def built(raw: dict[str, Any], class_name: str | None) -> dict[str, tuple[int, .
 
 def compared(a: Anatomy, reference: dict[str, tuple[int, ...]]) -> None:
     """Totals agree; and every tensor that has the same name in both has the same shape in both."""
-    mine = {PREFIX.sub("", n): tuple(int(s) for s in w.full_shape) for w in a.weights if w.counted for n in w.names()}
+    mine = {
+        PREFIX.sub("", n): tuple(int(s) for s in w.full_shape)
+        for w in a.weights
+        if w.counted
+        for n in w.names()
+    }
     theirs = {PREFIX.sub("", n): shape for n, shape in reference.items()}
     product = 0
     for shape in theirs.values():
@@ -94,7 +99,12 @@ def one_preset_per_family() -> list[str]:
         raw = presets.load(name)
         layers = int(config_for(raw).raw.get("num_hidden_layers") or 10**6)
         chosen[raw["model_type"]] = min(chosen.get(raw["model_type"], (10**9, "")), (layers, name))
-    left_out = {"t5", "mt5", "whisper", "voxtral"}  # T5 ties by force in this version; the others have no such class
+    left_out = {
+        "t5",
+        "mt5",
+        "whisper",
+        "voxtral",
+    }  # T5 ties by force in this version; the others have no such class
     return [name for family, (_, name) in sorted(chosen.items()) if family not in left_out]
 
 

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from llmcalc.calc.params import active, active_without_embedding, buffers, n_tensors, parameters, stored
 from llmcalc.families import anatomy, config_for
+from llmcalc.questions.params import (
+    active,
+    active_without_embedding,
+    buffers,
+    n_tensors,
+    parameters,
+    stored,
+)
 from llmcalc.sources import presets, resolve
 
 TOTALS = json.loads((Path(__file__).parent / "totals.json").read_text())
@@ -34,7 +41,11 @@ def test_gpt2_has_148_tensors_as_published_and_llama_3_8b_291() -> None:
 def test_deepseek_v3_by_every_convention() -> None:
     # arXiv 2412.19437: 671B and 37B; the 14,848 correction biases are stored and are buffers in transformers
     a = resolve("deepseek-v3").anatomy
-    assert (int(parameters(a)), int(buffers(a)), int(stored(a))) == (671026404352, 14848, 671026419200)
+    assert (int(parameters(a)), int(buffers(a)), int(stored(a))) == (
+        671026404352,
+        14848,
+        671026419200,
+    )
     assert int(active(a)) == 37552282624
     assert int(active_without_embedding(a)) == 37552282624 - 129280 * 7168
 
@@ -46,7 +57,10 @@ def test_deepseek_v3_by_every_convention() -> None:
 )
 def test_gpt_oss_active(name: str, with_embedding: str, without: str) -> None:
     a = resolve(name).anatomy
-    assert (f"{active(a) / 1e9:.2f}", f"{active_without_embedding(a) / 1e9:.2f}") == (with_embedding, without)
+    assert (f"{active(a) / 1e9:.2f}", f"{active_without_embedding(a) / 1e9:.2f}") == (
+        with_embedding,
+        without,
+    )
 
 
 def llama(**sizes: object) -> dict[str, object]:
@@ -64,7 +78,9 @@ def llama(**sizes: object) -> dict[str, object]:
         ((4096, 32, 32, 11008, False), 6738415616),
     ],
 )
-def test_models_that_other_tools_counted_wrong(sizes: tuple[int, int, int, int, bool], total: int) -> None:
+def test_models_that_other_tools_counted_wrong(
+    sizes: tuple[int, int, int, int, bool], total: int
+) -> None:
     d, layers, heads, d_ff, tied = sizes
     raw = llama(
         hidden_size=d,
@@ -88,7 +104,24 @@ def test_openelm_is_never_counted_from_its_first_layer() -> None:
         "num_transformer_layers": 16,
         "num_query_heads": [12] * 5 + [16] * 7 + [20] * 4,
         "num_kv_heads": [3] * 5 + [4] * 7 + [5] * 4,
-        "ffn_multipliers": [0.5, 0.73, 0.97, 1.2, 1.43, 1.67, 1.9, 2.13, 2.37, 2.6, 2.83, 3.07, 3.3, 3.53, 3.77, 4.0],
+        "ffn_multipliers": [
+            0.5,
+            0.73,
+            0.97,
+            1.2,
+            1.43,
+            1.67,
+            1.9,
+            2.13,
+            2.37,
+            2.6,
+            2.83,
+            3.07,
+            3.3,
+            3.53,
+            3.77,
+            4.0,
+        ],
         "ffn_dim_divisor": 256,
         "ffn_with_glu": True,
         "normalize_qk_projections": True,

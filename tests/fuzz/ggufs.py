@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from llmcalc.dtypes import GGUF_DTYPES
+from llmcalc.formats.element import GGUF_DTYPES
 from llmcalc.sources.gguf import _SCALARS
 from tests.fuzz.hostile import NUMBERS, TEXTS, WHOLE
 
@@ -39,11 +39,22 @@ class Gguf:
 
 def built(file: Gguf) -> bytes:
     """The parts as a file."""
-    counts = (n + more for n, more in zip((len(file.tensors), len(file.pairs)), file.more, strict=True))
-    out = b"GGUF" + struct.pack("<I", file.version % 2**32) + b"".join(_packed(10, n) for n in counts)
-    out += b"".join(_packed(STRING, key) + struct.pack("<I", v[0] % 2**32) + _packed(*v) for key, v in file.pairs)
+    counts = (
+        n + more for n, more in zip((len(file.tensors), len(file.pairs)), file.more, strict=True)
+    )
+    out = (
+        b"GGUF" + struct.pack("<I", file.version % 2**32) + b"".join(_packed(10, n) for n in counts)
+    )
+    out += b"".join(
+        _packed(STRING, key) + struct.pack("<I", v[0] % 2**32) + _packed(*v)
+        for key, v in file.pairs
+    )
     for t in file.tensors:
-        out += _packed(STRING, t.name) + struct.pack("<I", len(t.dims)) + b"".join(_packed(10, d) for d in t.dims)
+        out += (
+            _packed(STRING, t.name)
+            + struct.pack("<I", len(t.dims))
+            + b"".join(_packed(10, d) for d in t.dims)
+        )
         out += struct.pack("<I", t.kind % 2**32) + _packed(10, t.offset)
     return out + b"\0" * (-len(out) % 32) + file.rest
 
@@ -55,7 +66,9 @@ def _packed(kind: int, value: Any) -> bytes:
         return struct.pack("<Q", len(text)) + text
     if kind == ARRAY:
         item, values = value
-        return struct.pack("<IQ", item % 2**32, len(values)) + b"".join(_packed(item, v) for v in values)
+        return struct.pack("<IQ", item % 2**32, len(values)) + b"".join(
+            _packed(item, v) for v in values
+        )
     form = _SCALARS.get(kind, "I")
     number = value if isinstance(value, int | float) else 0
     if form in "fd":
@@ -140,7 +153,11 @@ def _value(file: Gguf, rng: Random, keys: list[bytes]) -> None:
     if file.pairs:
         i = rng.randrange(len(file.pairs))
         key, (kind, value) = file.pairs[i]
-        kind = kind if rng.random() < 0.6 else rng.choice((0, 4, 5, 6, 7, STRING, ARRAY, 10, 11, 12, 13, 255))
+        kind = (
+            kind
+            if rng.random() < 0.6
+            else rng.choice((0, 4, 5, 6, 7, STRING, ARRAY, 10, 11, 12, 13, 255))
+        )
         if kind == ARRAY and isinstance(value, tuple) and rng.random() < 0.8:
             file.pairs[i] = key, (kind, _items(rng, *value))
         else:
@@ -179,14 +196,18 @@ def _key(file: Gguf, rng: Random, keys: list[bytes]) -> None:
 
 def _tensor(file: Gguf, rng: Random, keys: list[bytes]) -> None:
     if not file.tensors or rng.random() < 0.2:
-        file.tensors.append(Tensor(rng.choice(keys), [rng.choice((1, 2, 32, 64))] * rng.choice((0, 1, 2, 4)), 0))
+        file.tensors.append(
+            Tensor(rng.choice(keys), [rng.choice((1, 2, 32, 64))] * rng.choice((0, 1, 2, 4)), 0)
+        )
         return
     t = rng.choice(file.tensors)
     how = rng.randrange(6)
     if how == 0:
         t.kind = rng.choice((*GGUF_DTYPES, 4, 31, 255))
     elif how == 1 and t.dims:
-        t.dims[rng.randrange(len(t.dims))] = rng.choice((0, 1, 2, 8, 31, 32, 64, 256, 2**31, 2**63, 2**64 - 1))
+        t.dims[rng.randrange(len(t.dims))] = rng.choice(
+            (0, 1, 2, 8, 31, 32, 64, 256, 2**31, 2**63, 2**64 - 1)
+        )
     elif how == 2:
         t.dims = t.dims[:-1] if rng.random() < 0.5 else [*t.dims, 1]
     elif how == 3:

@@ -7,7 +7,25 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-WHOLE = (0, 1, 2, 3, 7, 64, 10_000, 10_001, 99_999, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64, 10**30, 10**4000)
+WHOLE = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    64,
+    10_000,
+    10_001,
+    99_999,
+    2**31,
+    2**32,
+    2**40,
+    2**63 - 1,
+    2**63,
+    2**64,
+    10**30,
+    10**4000,
+)
 NUMBERS: tuple[Any, ...] = (*WHOLE, *(-n for n in WHOLE[1:]), 0.5, 2.0, -0.0, 1e308, 5e-324)
 NUMBERS = (*NUMBERS, float("nan"), float("inf"), float("-inf"))
 TEXTS = (
@@ -25,7 +43,19 @@ TEXTS = (
     "\U0001f642",
     "a" * 5000,
 )
-TEXTS = (*TEXTS, "../..", "/etc/passwd", "C:\\x", "{layer}", "{expert}", "%s", "{0}", "__class__", "llama", "bfloat16")
+TEXTS = (
+    *TEXTS,
+    "../..",
+    "/etc/passwd",
+    "C:\\x",
+    "{layer}",
+    "{expert}",
+    "%s",
+    "{0}",
+    "__class__",
+    "llama",
+    "bfloat16",
+)
 PLAIN: tuple[Any, ...] = (None, True, False)
 
 
@@ -39,7 +69,18 @@ def nested(depth: int, of_lists: bool = True) -> Any:
 
 VERY_DEEP = (900, 950, 970, 980, 990)
 """Depths at which reading JSON just goes, and what looks at the value next may not."""
-DEEP: tuple[Any, ...] = ([], {}, [[]], [None], [{}], {"": None}, nested(60), nested(60, False), [0] * 500, ["x"] * 500)
+DEEP: tuple[Any, ...] = (
+    [],
+    {},
+    [[]],
+    [None],
+    [{}],
+    {"": None},
+    nested(60),
+    nested(60, False),
+    [0] * 500,
+    ["x"] * 500,
+)
 HOSTILE: tuple[Any, ...] = (*NUMBERS, *TEXTS, *PLAIN, *DEEP, *(f"<{n}>" for n in VERY_DEEP))
 
 
@@ -60,7 +101,13 @@ def places(value: Any) -> Iterator[Place]:
     stack = [value]
     while stack:
         top = stack.pop()
-        items = top.items() if isinstance(top, dict) else enumerate(top) if isinstance(top, list) else ()
+        items = (
+            top.items()
+            if isinstance(top, dict)
+            else enumerate(top)
+            if isinstance(top, list)
+            else ()
+        )
         for key, inner in list(items):
             yield top, key
             stack.append(inner)
@@ -90,9 +137,22 @@ def _nudge(rng: Random, whole: Any, at: Any, key: Any, donors: Sequence[Any]) ->
     """A number made a little or much larger or smaller; anything else wrapped."""
     value = at[key]
     if isinstance(value, int) and not isinstance(value, bool):
-        at[key] = rng.choice((value + 1, value - 1, 2 * value, value // 2, 3 * value, -value, float(value % 10**9), 0))
+        at[key] = rng.choice(
+            (
+                value + 1,
+                value - 1,
+                2 * value,
+                value // 2,
+                3 * value,
+                -value,
+                float(value % 10**9),
+                0,
+            )
+        )
     elif isinstance(value, list):
-        at[key] = rng.choice((value * 2, value[:-1], value[1:], value[::-1], [*value, None], value[:1]))
+        at[key] = rng.choice(
+            (value * 2, value[:-1], value[1:], value[::-1], [*value, None], value[:1])
+        )
     elif isinstance(value, bool | None):
         at[key] = rng.choice(PLAIN)
     else:

@@ -17,7 +17,17 @@ Mutate = Callable[[bytes, Random, Sequence[bytes]], bytes | None]
 """A file, chance, and other files of its kind, to a changed one; None where it cannot be taken apart."""
 
 JINJA = (
-    *("{{ ", " }}", "{% for m in messages %}", "{% endfor %}", "{% if ", " %}", "{% endif %}", "{% set a = ", "{%- "),
+    *(
+        "{{ ",
+        " }}",
+        "{% for m in messages %}",
+        "{% endfor %}",
+        "{% if ",
+        " %}",
+        "{% endif %}",
+        "{% set a = ",
+        "{%- ",
+    ),
     *(
         "messages",
         "m.role",
@@ -38,7 +48,15 @@ JINJA = (
         "| tojson(indent=4)",
         "| int",
     ),
-    *("raise_exception('x')", "strftime_now('%d')", "range(9)", "namespace(a=1)", "is defined", "is string", "not "),
+    *(
+        "raise_exception('x')",
+        "strftime_now('%d')",
+        "range(9)",
+        "namespace(a=1)",
+        "is defined",
+        "is string",
+        "not ",
+    ),
     *(
         "{% macro a(b) %}",
         "{% endmacro %}",
@@ -123,7 +141,12 @@ _NAMES = (
     "expert_count",
 )
 _KEYS = [
-    *(f"{a}.{n}".encode() for a in ("llama", "mamba", "deepseek2") for s in SIZES.values() for n in (*s, *_NAMES)),
+    *(
+        f"{a}.{n}".encode()
+        for a in ("llama", "mamba", "deepseek2")
+        for s in SIZES.values()
+        for n in (*s, *_NAMES)
+    ),
     *(
         b"split.count",
         b"split.no",
@@ -134,7 +157,11 @@ _KEYS = [
         b"tokenizer.ggml.scores",
     ),
     *(b"tokenizer.ggml.merges", b"tokenizer.ggml.token_type", b"tokenizer.ggml.unknown_token_id"),
-    *(b"tokenizer.ggml.bos_token_id", b"tokenizer.ggml.add_space_prefix", b"tokenizer.chat_template"),
+    *(
+        b"tokenizer.ggml.bos_token_id",
+        b"tokenizer.ggml.add_space_prefix",
+        b"tokenizer.chat_template",
+    ),
     *(
         b"token_embd.weight",
         b"output.weight",

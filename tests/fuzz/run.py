@@ -59,7 +59,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("target")
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--runs", type=int, default=-1, help="end after so many inputs: the same ones each time")
+    parser.add_argument(
+        "--runs", type=int, default=-1, help="end after so many inputs: the same ones each time"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--collect", type=Path)
     parser.add_argument("--artifacts", type=Path, default=Path())
@@ -80,9 +82,13 @@ def _inside(words: Sequence[str], seconds: int) -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
         command = [sys.executable, "-m", "tests.fuzz.run", *words, "--folder", folder]
         try:
-            return subprocess.run(command, env={**os.environ, "TMPDIR": folder}, timeout=seconds + 150).returncode
+            return subprocess.run(
+                command, env={**os.environ, "TMPDIR": folder}, timeout=seconds + 150
+            ).returncode
         except subprocess.TimeoutExpired:
-            print(f"the fuzzer has not ended {seconds + 150} seconds after it began", file=sys.stderr)
+            print(
+                f"the fuzzer has not ended {seconds + 150} seconds after it began", file=sys.stderr
+            )
             return 1
 
 
@@ -118,9 +124,13 @@ def fuzz(target: str, much: _Much, folder: Path, places: _Places) -> None:
         if target in ("config", "config_formats", "config_and_tensors", "gguf_file"):
             families()
         _warm(target)
-    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # libFuzzer's alarm, which nobody handles at the end
+    atexit.register(
+        signal.setitimer, signal.ITIMER_REAL, 0
+    )  # libFuzzer's alarm, which nobody handles at the end
     seeds = begin(target, folder)
-    catch: Catch = _keeper(places.collect) if places.collect is not None else lambda data, error: False
+    catch: Catch = (
+        _keeper(places.collect) if places.collect is not None else lambda data, error: False
+    )
 
     def one(data: bytes) -> None:
         try:
@@ -142,7 +152,11 @@ def fuzz(target: str, much: _Much, folder: Path, places: _Places) -> None:
     _allow()
     options = [f"-max_total_time={much.seconds}", f"-runs={much.runs}", f"-seed={much.seed}"]
     options += ["-timeout=100", "-rss_limit_mb=4096"]
-    options += [f"-max_len={LONGEST}", f"-artifact_prefix={places.artifacts}/", "-print_final_stats=1"]
+    options += [
+        f"-max_len={LONGEST}",
+        f"-artifact_prefix={places.artifacts}/",
+        "-print_final_stats=1",
+    ]
     (folder / "new").mkdir()
     command = [sys.argv[0], *options, str(folder / "new"), str(folder / "seeds")]
     atheris.Setup(command, one, custom_mutator=mutate)
@@ -163,7 +177,11 @@ def _warm(target: str) -> None:
 
 
 def _allow() -> None:
-    held = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
+    held = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmData")
+    )
     most = int(held.split()[1]) * 1024 + ROOM
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 

@@ -26,15 +26,28 @@ KIN = {
 }
 """Targets that begin with the seeds of others too."""
 TEXT = "The weather is nice. Der Größte! 12345, 678; the cat sat on the mat; 日本語 and 🙂 too.\n"
-SIZES = {"vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
-LLAMA: dict[str, Any] = {"model_type": "llama", **SIZES, "num_key_value_heads": 1, "max_position_embeddings": 64}
+SIZES = {
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+}
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    **SIZES,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+}
 
 Seeds = Iterator[tuple[str, bytes]]
 
 
 def files(target: str) -> list[Path]:
     """The kept files that a target begins with."""
-    return [p for folder in (target, *KIN.get(target, ())) for p in sorted((CORPUS / folder).glob("*"))]
+    return [
+        p for folder in (target, *KIN.get(target, ())) for p in sorted((CORPUS / folder).glob("*"))
+    ]
 
 
 def begin(target: str, folder: Path) -> list[bytes]:
@@ -63,7 +76,11 @@ def _cut(raw: dict[str, Any], layers: int = 3) -> dict[str, Any]:
     """A config of three layers, its lists with one entry per layer cut too."""
     n = next((raw[key] for key in sizes.SIZES["n_layers"] if isinstance(raw.get(key), int)), 0)
     cut = {
-        k: _cut(v) if isinstance(v, dict) else v[:layers] if isinstance(v, list) and len(v) == n else v
+        k: _cut(v)
+        if isinstance(v, dict)
+        else v[:layers]
+        if isinstance(v, list) and len(v) == n
+        else v
         for k, v in raw.items()
     }
     return {k: layers if k in sizes.SIZES["n_layers"] and v == n else v for k, v in cut.items()}
@@ -76,8 +93,19 @@ def safetensors_header() -> Seeds:
 
     yield "empty", save({}, {"format": "pt"})
     yield "one", save({"w": torch.arange(6.0).reshape(2, 3)})
-    kinds = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "i64": torch.int64, "u8": torch.uint8}
-    yield "kinds", save({name: torch.ones(4).to(kind) for name, kind in kinds.items()} | {"scalar": torch.ones(())})
+    kinds = {
+        "bf16": torch.bfloat16,
+        "fp8": torch.float8_e4m3fn,
+        "i64": torch.int64,
+        "u8": torch.uint8,
+    }
+    yield (
+        "kinds",
+        save(
+            {name: torch.ones(4).to(kind) for name, kind in kinds.items()}
+            | {"scalar": torch.ones(())}
+        ),
+    )
     yield "logits", save({"logits": torch.linspace(-2, 2, 8, dtype=torch.bfloat16)})
 
 
@@ -89,15 +117,36 @@ def safetensors_index() -> Seeds:
     shards = [save({f"{i}.weight": torch.ones(2), f"{i}.bias": torch.ones(1)}) for i in range(2)]
     places = {f"{i}.{kind}": f"{i}.safetensors" for i in range(2) for kind in ("weight", "bias")}
     for name, size in (("index", 24), ("contradiction", 25)):
-        yield name, SHARD.join([json.dumps({"metadata": {"total_size": size}, "weight_map": places}).encode(), *shards])
-    yield "absent", SHARD.join([json.dumps({"weight_map": {**places, "2.weight": "0.safetensors"}}).encode(), *shards])
+        yield (
+            name,
+            SHARD.join(
+                [
+                    json.dumps({"metadata": {"total_size": size}, "weight_map": places}).encode(),
+                    *shards,
+                ]
+            ),
+        )
+    yield (
+        "absent",
+        SHARD.join(
+            [json.dumps({"weight_map": {**places, "2.weight": "0.safetensors"}}).encode(), *shards]
+        ),
+    )
 
 
 def config() -> Seeds:
     """Small configs: plain, with windows, and with a model inside."""
     yield "llama.json", json.dumps(LLAMA).encode()
-    mixed = {**LLAMA, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "head_dim": 4}
-    yield "gemma2.json", json.dumps({**mixed, "model_type": "gemma2", "torch_dtype": "bfloat16"}).encode()
+    mixed = {
+        **LLAMA,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 4,
+        "head_dim": 4,
+    }
+    yield (
+        "gemma2.json",
+        json.dumps({**mixed, "model_type": "gemma2", "torch_dtype": "bfloat16"}).encode(),
+    )
     packed = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     inside = {
         "model_type": "mistral3",
@@ -117,9 +166,15 @@ def config_and_tensors() -> Seeds:
     def beside(raw: dict[str, Any], drop: str = "-") -> bytes:
         weights = [w for w in Model("m", "m", raw).anatomy.weights if not w.tied_to]
         held = {
-            name: torch.zeros([int(s) for s in w.full_shape], dtype=torch.int8) for w in weights for name in w.names()
+            name: torch.zeros([int(s) for s in w.full_shape], dtype=torch.int8)
+            for w in weights
+            for name in w.names()
         }
-        return json.dumps(raw).encode() + SHARD + save({k: v for k, v in held.items() if drop not in k})
+        return (
+            json.dumps(raw).encode()
+            + SHARD
+            + save({k: v for k, v in held.items() if drop not in k})
+        )
 
     yield "same", beside(LLAMA)
     yield "missing", beside({**LLAMA, "num_nextn_predict_layers": 1}, "layers.1")
@@ -137,7 +192,18 @@ def gguf_file() -> Seeds:
     def llama(w: Any) -> None:
         _sizes(w)
         w.add_tokenizer_model("llama")
-        tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(9)), "▁", "t", "h", "e", "th", "▁the"]
+        tokens = [
+            "<unk>",
+            "<s>",
+            "</s>",
+            *(f"<0x{b:02X}>" for b in range(9)),
+            "▁",
+            "t",
+            "h",
+            "e",
+            "th",
+            "▁the",
+        ]
         w.add_token_list(tokens)
         w.add_token_scores([-float(i) for i in range(len(tokens))])
         w.add_token_types([2, 3, 3] + [6] * 9 + [1] * 6)
@@ -159,9 +225,18 @@ def gguf_file() -> Seeds:
 
     yield "llama.gguf", _gguf("llama", llama)
     yield "gpt2.gguf", _gguf("gpt2", gpt2)
-    yield "experts.gguf", _gguf("llama", lambda w: (_sizes(w), w.add_expert_count(4), w.add_expert_used_count(2)))
-    yield "mamba.gguf", _gguf("mamba", lambda w: (_sizes(w), w.add_ssm_state_size(4), w.add_ssm_conv_kernel(4)))
-    yield "deepseek2.gguf", _gguf("deepseek2", lambda w: (_sizes(w), w.add_kv_lora_rank(4), w.add_q_lora_rank(4)))
+    yield (
+        "experts.gguf",
+        _gguf("llama", lambda w: (_sizes(w), w.add_expert_count(4), w.add_expert_used_count(2))),
+    )
+    yield (
+        "mamba.gguf",
+        _gguf("mamba", lambda w: (_sizes(w), w.add_ssm_state_size(4), w.add_ssm_conv_kernel(4))),
+    )
+    yield (
+        "deepseek2.gguf",
+        _gguf("deepseek2", lambda w: (_sizes(w), w.add_kv_lora_rank(4), w.add_q_lora_rank(4))),
+    )
 
 
 def _sizes(w: Any) -> None:
@@ -187,7 +262,12 @@ def _gguf(architecture: str, fill: Callable[[Any], object]) -> bytes:
         path = Path(folder) / "f.gguf"
         writer = GGUFWriter(path, architecture)
         fill(writer)
-        for write in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
+        for write in (
+            "write_header_to_file",
+            "write_kv_data_to_file",
+            "write_tensors_to_file",
+            "close",
+        ):
             getattr(writer, write)()
         return path.read_bytes()
 
@@ -210,43 +290,81 @@ def gguf_parts() -> Seeds:
 
 def adapter_config() -> Seeds:
     """What PEFT writes beside LoRA and DoRA weights."""
-    lora = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "gpt2", "target_modules": ["c_attn", "wte"]}
+    lora = {
+        "peft_type": "LORA",
+        "r": 8,
+        "base_model_name_or_path": "gpt2",
+        "target_modules": ["c_attn", "wte"],
+    }
     yield "lora.json", json.dumps(lora).encode()
-    more = {"use_dora": True, "rank_pattern": {"c_attn": 4}, "modules_to_save": ["lm_head"], "bias": "none"}
+    more = {
+        "use_dora": True,
+        "rank_pattern": {"c_attn": 4},
+        "modules_to_save": ["lm_head"],
+        "bias": "none",
+    }
     yield "dora.json", json.dumps({**lora, **more}).encode()
 
 
 def ollama_manifest() -> Seeds:
     """A manifest as Ollama keeps it."""
     kinds = {"model": "0" * 64, "template": "1" * 64}
-    layers = [{"mediaType": f"application/vnd.ollama.image.{k}", "digest": f"sha256:{v}"} for k, v in kinds.items()]
+    layers = [
+        {"mediaType": f"application/vnd.ollama.image.{k}", "digest": f"sha256:{v}"}
+        for k, v in kinds.items()
+    ]
     yield "m", json.dumps({"schemaVersion": 2, "config": {}, "layers": layers}).encode()
 
 
 def kept_header() -> Seeds:
     """An entry of the cache without its hash, which the target adds."""
     key = "org/m@main:a.gguf"
-    yield "entry", len(key.encode()).to_bytes(4, "little") + key.encode() + zlib.compress(b"header " * 40, 3)
+    yield (
+        "entry",
+        len(key.encode()).to_bytes(4, "little") + key.encode() + zlib.compress(b"header " * 40, 3),
+    )
 
 
 def tokenizer_json() -> Seeds:
     """One file of every model of the tokenizers package."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
     special = ["<s>", "</s>", "<unk>"]
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    bpe.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=90, special_tokens=special, show_progress=False))
-    bpe.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    bpe.pre_tokenizer, bpe.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    bpe.train_from_iterator(
+        [TEXT], trainers.BpeTrainer(vocab_size=90, special_tokens=special, show_progress=False)
+    )
+    bpe.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
     yield "bpe.json", bpe.to_str().encode()
     unigram = Tokenizer(models.Unigram())
     unigram.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(" ", "▁")])
     unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=60, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
     unigram.train_from_iterator([TEXT], trainer)
     yield "unigram.json", unigram.to_str().encode()
-    words = Tokenizer(models.WordPiece({"[UNK]": 0, "the": 1, "##s": 2, "cat": 3}, unk_token="[UNK]"))
-    words.normalizer, words.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    words = Tokenizer(
+        models.WordPiece({"[UNK]": 0, "the": 1, "##s": 2, "cat": 3}, unk_token="[UNK]")
+    )
+    words.normalizer, words.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     words.decoder = decoders.WordPiece()
     yield "wordpiece.json", words.to_str().encode()
     level = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<unk>": 2}, unk_token="<unk>"))
@@ -260,7 +378,10 @@ def tokenizer_model() -> Seeds:
     """Two models by the sentencepiece trainer."""
     import sentencepiece
 
-    for kind, more in (("unigram", {"vocab_size": 52}), ("bpe", {"vocab_size": 320, "byte_fallback": True})):
+    for kind, more in (
+        ("unigram", {"vocab_size": 52}),
+        ("bpe", {"vocab_size": 320, "byte_fallback": True}),
+    ):
         out = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter([TEXT] * 3),
@@ -277,10 +398,23 @@ def tokenizer_model() -> Seeds:
 def tekken() -> Seeds:
     """A small Tekken file: the bytes, two words, two special tokens."""
     words = [bytes([b]) for b in range(256)] + [b"th", b"the"]
-    vocab = [{"rank": i, "token_bytes": base64.b64encode(w).decode(), "token_str": None} for i, w in enumerate(words)]
-    sizes = {"default_vocab_size": 260, "default_num_special_tokens": 2, "version": "v3", "pattern": r"\s+|\S+"}
-    special = [{"rank": i, "token_str": t, "is_control": True} for i, t in enumerate(("<s>", "</s>"))]
-    yield "tekken.json", json.dumps({"config": sizes, "vocab": vocab, "special_tokens": special}).encode()
+    vocab = [
+        {"rank": i, "token_bytes": base64.b64encode(w).decode(), "token_str": None}
+        for i, w in enumerate(words)
+    ]
+    sizes = {
+        "default_vocab_size": 260,
+        "default_num_special_tokens": 2,
+        "version": "v3",
+        "pattern": r"\s+|\S+",
+    }
+    special = [
+        {"rank": i, "token_str": t, "is_control": True} for i, t in enumerate(("<s>", "</s>"))
+    ]
+    yield (
+        "tekken.json",
+        json.dumps({"config": sizes, "vocab": vocab, "special_tokens": special}).encode(),
+    )
 
 
 CHATML = (
@@ -313,15 +447,23 @@ def tokenizer_config() -> Seeds:
     """One template, and several under names."""
     yield (
         "one.json",
-        json.dumps({"chat_template": CHATML, "bos_token": "<s>", "eos_token": {"content": "</s>"}}).encode(),
+        json.dumps(
+            {"chat_template": CHATML, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+        ).encode(),
     )
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": MACRO}]
-    yield "named.json", json.dumps({"chat_template": named, "pad_token": None, "eos_token": "</s>"}).encode()
+    yield (
+        "named.json",
+        json.dumps({"chat_template": named, "pad_token": None, "eos_token": "</s>"}).encode(),
+    )
 
 
 def chat_messages() -> Seeds:
     """Messages as a list, and inside an object."""
-    found = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi", "tool_calls": []}]
+    found = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi", "tool_calls": []},
+    ]
     yield "list.json", json.dumps(found).encode()
     yield "object.json", json.dumps({"messages": found}).encode()
 
@@ -340,7 +482,10 @@ def logits_file() -> Seeds:
 
 def corpus_lines() -> Seeds:
     """Two records and an empty line."""
-    yield "two.jsonl", b'{"text": "The weather", "n": 1}\n\n{"text": "is nice", "meta": {"a": [1]}}\n'
+    yield (
+        "two.jsonl",
+        b'{"text": "The weather", "n": 1}\n\n{"text": "is nice", "meta": {"a": [1]}}\n',
+    )
 
 
 WRITERS: tuple[Callable[[], Seeds], ...] = (

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from llmcalc.config import SIZES
-from llmcalc.dtypes import ALIASES, DTYPES, GGUF_DTYPES, find_dtype
+from llmcalc.formats.element import ALIASES, DTYPES, GGUF_DTYPES, find_dtype
 from llmcalc.sources.gguf import _MODEL_TYPES
 from tests.fuzz import ggufs
 from tests.fuzz.hostile import HOSTILE, written
@@ -19,10 +19,20 @@ from tests.fuzz.seeds import families
 texts = st.text(max_size=12) | st.sampled_from([v for v in HOSTILE if isinstance(v, str)])
 plain = st.none() | st.booleans() | st.integers() | st.integers(-4, 600) | st.floats() | texts
 values = st.sampled_from(HOSTILE) | st.recursive(
-    plain, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=8
+    plain,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=8,
 )
 _KEYS = sorted({key for spellings in SIZES.values() for key in spellings})
-_MORE = ("layer_types", "text_config", "vision_config", "quantization_config", "architectures", "model_type", "dtype")
+_MORE = (
+    "layer_types",
+    "text_config",
+    "vision_config",
+    "quantization_config",
+    "architectures",
+    "model_type",
+    "dtype",
+)
 
 
 @cache
@@ -47,8 +57,12 @@ def configs(draw: st.DrawFn) -> bytes:
     return written(raw)
 
 
-_names = st.sampled_from(("w", "model.layers.0.mlp.up_proj.weight", "a.bias", "__metadata__")) | texts
-_shapes = st.lists(st.integers(0, 5), max_size=3) | st.lists(st.sampled_from((0, 1, 2**31, 2**62, 2**63)), max_size=70)
+_names = (
+    st.sampled_from(("w", "model.layers.0.mlp.up_proj.weight", "a.bias", "__metadata__")) | texts
+)
+_shapes = st.lists(st.integers(0, 5), max_size=3) | st.lists(
+    st.sampled_from((0, 1, 2**31, 2**62, 2**63)), max_size=70
+)
 _dtypes = st.sampled_from(("F32", "BF16", "F8_E4M3", "I64", "F4", "BOOL")) | st.sampled_from(
     sorted({*DTYPES, *ALIASES})
 )
@@ -78,8 +92,23 @@ def headers(draw: st.DrawFn) -> bytes:
 
 
 _ARCHITECTURES = (*_MODEL_TYPES, "bert", "")
-_TENSORS = ("token_embd.weight", "output.weight", "blk.0.attn_output.bias", "blk.0.attn_q.weight", "rope_freqs.weight")
-_TOKENIZER = ("model", "pre", "tokens", "scores", "token_type", "merges", "unknown_token_id", "bos_token_id")
+_TENSORS = (
+    "token_embd.weight",
+    "output.weight",
+    "blk.0.attn_output.bias",
+    "blk.0.attn_q.weight",
+    "rope_freqs.weight",
+)
+_TOKENIZER = (
+    "model",
+    "pre",
+    "tokens",
+    "scores",
+    "token_type",
+    "merges",
+    "unknown_token_id",
+    "bos_token_id",
+)
 _numbers = st.integers(0, 64) | st.integers(0, 2**64 - 1) | st.floats(width=32)
 
 
@@ -104,9 +133,18 @@ def _tokenizer(draw: st.DrawFn) -> list[tuple[bytes, ggufs.Value]]:
     return [
         (b"tokenizer.ggml.model", (ggufs.STRING, draw(st.sampled_from(("llama", "gpt2", "bert"))))),
         (b"tokenizer.ggml.tokens", (ggufs.ARRAY, (ggufs.STRING, tokens))),
-        (b"tokenizer.ggml.scores", (ggufs.ARRAY, (6, draw(st.lists(st.floats(width=32), max_size=8))[: len(tokens)]))),
-        (b"tokenizer.ggml.token_type", (ggufs.ARRAY, (5, draw(st.lists(st.integers(0, 7), max_size=9))))),
-        (b"tokenizer.ggml.merges", (ggufs.ARRAY, (ggufs.STRING, draw(st.lists(texts, max_size=4))))),
+        (
+            b"tokenizer.ggml.scores",
+            (ggufs.ARRAY, (6, draw(st.lists(st.floats(width=32), max_size=8))[: len(tokens)])),
+        ),
+        (
+            b"tokenizer.ggml.token_type",
+            (ggufs.ARRAY, (5, draw(st.lists(st.integers(0, 7), max_size=9)))),
+        ),
+        (
+            b"tokenizer.ggml.merges",
+            (ggufs.ARRAY, (ggufs.STRING, draw(st.lists(texts, max_size=4)))),
+        ),
     ]
 
 
@@ -115,14 +153,26 @@ def gguf_files(draw: st.DrawFn) -> bytes:
     """A GGUF of a known architecture with hostile sizes, vocabulary and tensors."""
     arch = draw(st.sampled_from(_ARCHITECTURES))
     pairs = dict([(b"general.architecture", (ggufs.STRING, arch)), *_tokenizer(draw)])
-    pairs |= {f"{arch}.{key}".encode(): (4, draw(st.integers(1, 64))) for key in _KEYS if "." in key or "_" in key}
+    pairs |= {
+        f"{arch}.{key}".encode(): (4, draw(st.integers(1, 64)))
+        for key in _KEYS
+        if "." in key or "_" in key
+    }
     known = [f"{arch}.{key}" for key in _KEYS] + [f"tokenizer.ggml.{key}" for key in _TOKENIZER]
-    for key in draw(st.lists(st.sampled_from((*known, "general.alignment", "tokenizer.chat_template")), max_size=4)):
+    for key in draw(
+        st.lists(
+            st.sampled_from((*known, "general.alignment", "tokenizer.chat_template")), max_size=4
+        )
+    ):
         pairs[key.encode()] = draw(_typed())
     tensors = [
         ggufs.Tensor(
             draw(st.sampled_from(_TENSORS) | texts).encode("utf-8", "surrogatepass"),
-            draw(st.lists(st.integers(0, 4).map(lambda n: 32 * n) | st.integers(0, 2**64 - 1), max_size=5)),
+            draw(
+                st.lists(
+                    st.integers(0, 4).map(lambda n: 32 * n) | st.integers(0, 2**64 - 1), max_size=5
+                )
+            ),
             draw(st.sampled_from((0, 1, 8, *GGUF_DTYPES, 99))),
         )
         for _ in range(draw(st.integers(0, 3)))

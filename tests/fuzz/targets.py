@@ -17,17 +17,35 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from llmcalc.calc import params
-from llmcalc.calc.kvcache import ENGINES, engine_for, mha_bytes, scale_bytes
-from llmcalc.calc.mixes import mix
-from llmcalc.calc.schemes import SCHEMES, tensors
-from llmcalc.calc.weights import native, rank_bytes
 from llmcalc.cli.check import dtypes_by_role, result_of
-from llmcalc.cli.load import EngineOptions, LoadOptions, build_load
-from llmcalc.cli.params import absent_tensors, assumptions, config_dtype, quantisation, quantised, stored_facts
-from llmcalc.cli.params_adapter import of_adapter
+from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
+from llmcalc.cli.params.adapter import of_adapter
+from llmcalc.cli.params.command import (
+    absent_tensors,
+    assumptions,
+    config_dtype,
+    quantisation,
+    quantised,
+    stored_facts,
+)
 from llmcalc.errors import LlmcalcError, UnavailableError
-from llmcalc.sources import Model, adapters, cache, gguf, hub, json_file, local, logits, resolve, safetensors
+from llmcalc.formats.file_type import mix
+from llmcalc.formats.scheme import SCHEMES, tensors
+from llmcalc.formats.stored import native, rank_bytes
+from llmcalc.questions import params
+from llmcalc.questions.kvcache import ENGINES, engine_for, mha_bytes, scale_bytes
+from llmcalc.sources import (
+    Model,
+    adapters,
+    cache,
+    gguf,
+    hub,
+    json_file,
+    local,
+    logits,
+    resolve,
+    safetensors,
+)
 from llmcalc.sources.header import Header, is_buffer, is_packed
 from llmcalc.tokens import chat, corpus, find, rendering
 from llmcalc.tokens.base import SPECIAL, Tokenizer
@@ -40,7 +58,11 @@ TEXTS = ("", "The weather is  nice\n", "<s>[INST] Größe 日本 🙂 \u202e\0 1
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hello"},
-    {"role": "assistant", "content": "Hi", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+    {
+        "role": "assistant",
+        "content": "Hi",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
+    },
     {"role": "user", "content": [{"type": "text", "text": "And now?"}]},
 ]
 LINE = 2000
@@ -123,7 +145,10 @@ def adapter_config(data: bytes) -> None:
     adapter = adapters.read(placed(data, "adapter_config.json"))
     model = Model("a", "adapter a", None, Header("safetensors", {}), adapter=adapter)
     offline = UnavailableError("no network here")
-    with patch.object(hub, "file", side_effect=offline), patch.object(hub, "files", side_effect=offline):
+    with (
+        patch.object(hub, "file", side_effect=offline),
+        patch.object(hub, "files", side_effect=offline),
+    ):
         of_adapter(model, adapter, False)
 
 
@@ -197,7 +222,9 @@ def tekken(data: bytes) -> None:
 
 def chat_template(data: bytes) -> None:
     """A Jinja template, as chat_template.jinja holds it, in the process of its own that it gets."""
-    chat.render(data.decode("utf-8", "replace"), MESSAGES, {"bos_token": "<s>", "eos_token": "</s>"})
+    chat.render(
+        data.decode("utf-8", "replace"), MESSAGES, {"bos_token": "<s>", "eos_token": "</s>"}
+    )
 
 
 def tokenizer_config(data: bytes) -> None:
@@ -211,12 +238,16 @@ def tokenizer_config(data: bytes) -> None:
 def chat_messages(data: bytes) -> None:
     """A file of messages, under a template that looks at all of them."""
     found = chat.messages(placed(data, "messages.json"))
-    template = "{% for m in messages %}{{ m.role + m['content'] | trim }}{{ m | tojson }}{% endfor %}"
+    template = (
+        "{% for m in messages %}{{ m.role + m['content'] | trim }}{{ m | tojson }}{% endfor %}"
+    )
     with patch.object(chat.subprocess, "run", _rendered_here):
         chat.render(template, found, {})
 
 
-def _rendered_here(command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+def _rendered_here(
+    command: list[str], *, input: bytes, **_: Any
+) -> subprocess.CompletedProcess[bytes]:
     """What the process of a template does, without the process, for templates that are known to do little."""
     try:
         answer = {"text": rendering.rendered(json.loads(input))}
@@ -248,7 +279,12 @@ def tensor_values(data: bytes) -> None:
 
     path = placed(data, "t.gguf" if data.startswith(b"GGUF") else "t.safetensors")
     header = gguf.read(path) if path.suffix == ".gguf" else safetensors.read(path)
-    _each(*(lambda n=name: [None for _ in chunks(path.parent, header, n)] for name in list(header.tensors)[:8]))
+    _each(
+        *(
+            lambda n=name: [None for _ in chunks(path.parent, header, n)]
+            for name in list(header.tensors)[:8]
+        )
+    )
 
 
 def _each(*steps: Callable[[], object]) -> None:
@@ -268,11 +304,25 @@ def _described(header: Header) -> None:
 def _counted(model: Model) -> None:
     """What is computed of a config: parts, groups, formulas, caches."""
     anatomy = model.anatomy
-    assert all(isinstance(n, int) and n >= 0 for w in anatomy.weights for n in (*w.shape, w.layers.count, w.experts))
-    assert all(n >= 0 for m in anatomy.mixers for n in (m.n_heads, m.d_qk, m.d_v, m.keys, m.values, m.window or 0))
+    assert all(
+        isinstance(n, int) and n >= 0
+        for w in anatomy.weights
+        for n in (*w.shape, w.layers.count, w.experts)
+    )
+    assert all(
+        n >= 0
+        for m in anatomy.mixers
+        for n in (m.n_heads, m.d_qk, m.d_v, m.keys, m.values, m.window or 0)
+    )
     assumptions(model)
     quantised(model)
-    counts = (params.parameters, params.stored, params.active, params.active_without_embedding, params.embeddings)
+    counts = (
+        params.parameters,
+        params.stored,
+        params.active,
+        params.active_without_embedding,
+        params.embeddings,
+    )
     _each(
         lambda: [part.params.formula for part in params.by_part(anatomy)],
         lambda: [part.params.sizes for part in params.by_layer(anatomy)],
@@ -344,6 +394,8 @@ def answer(name: str, data: bytes) -> str:
         TARGETS[name](data)
     except LlmcalcError as error:
         said = f"{error} {error.hint or ''}"
-        assert len(said) < LINE and "\n" not in said, f"an error of {len(said)} characters: {said[:400]!r}"
+        assert len(said) < LINE and "\n" not in said, (
+            f"an error of {len(said)} characters: {said[:400]!r}"
+        )
         return said
     return "read"

@@ -39,11 +39,23 @@ def test_the_corpus_is_small_and_has_files_for_every_target() -> None:
     assert {p.parent.name for p in kept} <= TARGETS.keys()
 
 
-@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed (pip install atheris)")
+@pytest.mark.skipif(
+    find_spec("atheris") is None, reason="atheris is not installed (pip install atheris)"
+)
 @pytest.mark.parametrize("target", TARGETS)
 def test_atheris_finds_nothing(target: str, tmp_path: Path) -> None:
     runs = str(RUNS.get(target, 2000))
-    words = [target, "--runs", runs, "--seconds", "240", "--seed", "1", "--artifacts", str(tmp_path)]
+    words = [
+        target,
+        "--runs",
+        runs,
+        "--seconds",
+        "240",
+        "--seed",
+        "1",
+        "--artifacts",
+        str(tmp_path),
+    ]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.run", *words],
         capture_output=True,
@@ -58,7 +70,9 @@ def test_atheris_finds_nothing(target: str, tmp_path: Path) -> None:
     assert "number_of_executed_units" in ran.stderr
 
 
-hypothesis = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck])
+hypothesis = settings(
+    max_examples=150, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
+)
 
 
 def within(target: str, data: bytes) -> None:

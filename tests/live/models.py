@@ -27,7 +27,12 @@ LATENT = BASE | {
     "first_k_dense_replace": 1,
     "n_shared_experts": 1,
 }
-GRANITE = {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 4.0}
+GRANITE = {
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 4.0,
+}
 ROPES: dict[str, dict[str, Any]] = {
     "linear": {"type": "linear", "factor": 4.0},
     "dynamic": {"type": "dynamic", "factor": 4.0},
@@ -42,10 +47,19 @@ ROPES: dict[str, dict[str, Any]] = {
     "longrope": {"type": "longrope", "short_factor": [1.1] * 8, "long_factor": [2.5] * 8},
 }
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 97}),
+    "gpt2": (
+        "gpt2",
+        {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 97},
+    ),
     "gpt2-scaled": (
         "gpt2",
-        {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 97, "scale_attn_by_inverse_layer_idx": True},
+        {
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "vocab_size": 97,
+            "scale_attn_by_inverse_layer_idx": True,
+        },
     ),
     "gpt_neo": (
         "gpt_neo",
@@ -59,20 +73,44 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_types": [[["global", "local"], 2]],
         },
     ),
-    "bloom": ("bloom", {"hidden_size": 64, "n_layer": 4, "n_head": 6, "vocab_size": 97, "n_embed": 96}),
+    "bloom": (
+        "bloom",
+        {"hidden_size": 64, "n_layer": 4, "n_head": 6, "vocab_size": 97, "n_embed": 96},
+    ),
     "falcon-new": ("falcon", GPT | {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon-mqa": ("falcon", GPT),
-    "falcon-rw": ("falcon", GPT | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
+    "falcon-rw": (
+        "falcon",
+        GPT | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
     "gpt_neox": ("gpt_neox", BASE | {"num_key_value_heads": None}),
-    "gpt_neox-serial": ("gpt_neox", BASE | {"num_key_value_heads": None, "use_parallel_residual": False}),
+    "gpt_neox-serial": (
+        "gpt_neox",
+        BASE | {"num_key_value_heads": None, "use_parallel_residual": False},
+    ),
     "llama": ("llama", BASE),
-    "llama-biased": ("llama", BASE | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-    **{f"llama-{k}": ("llama", BASE | {"rope_scaling": ROPES[k]}) for k in ("linear", "yarn", "llama3")},
-    "llama-dynamic": ("llama", BASE | {"max_position_embeddings": 16, "rope_scaling": ROPES["dynamic"]}),
+    "llama-biased": (
+        "llama",
+        BASE | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    **{
+        f"llama-{k}": ("llama", BASE | {"rope_scaling": ROPES[k]})
+        for k in ("linear", "yarn", "llama3")
+    },
+    "llama-dynamic": (
+        "llama",
+        BASE | {"max_position_embeddings": 16, "rope_scaling": ROPES["dynamic"]},
+    ),
     "mistral": ("mistral", BASE | {"sliding_window": 8, "head_dim": 24}),
     "ministral": ("ministral", BASE | {"sliding_window": 8, "head_dim": 16}),
-    "mixtral": ("mixtral", BASE | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}),
-    "qwen2": ("qwen2", BASE | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
+    "mixtral": (
+        "mixtral",
+        BASE | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+    ),
+    "qwen2": (
+        "qwen2",
+        BASE | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
+    ),
     "qwen2_moe": (
         "qwen2_moe",
         BASE
@@ -106,22 +144,37 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", BASE | {"head_dim": 24, "sliding_window": 8, "query_pre_attn_scalar": 20}),
     "gemma3_text": (
         "gemma3_text",
-        BASE | {"head_dim": 24, "sliding_window": 8, "query_pre_attn_scalar": 20, "num_hidden_layers": 7},
+        BASE
+        | {
+            "head_dim": 24,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 20,
+            "num_hidden_layers": 7,
+        },
     ),
     "phi3": ("phi3", BASE | {"pad_token_id": 0, "sliding_window": 8}),
     "phi3-long": (
         "phi3",
-        BASE | {"pad_token_id": 0, "original_max_position_embeddings": 16, "rope_scaling": ROPES["longrope"]},
+        BASE
+        | {
+            "pad_token_id": 0,
+            "original_max_position_embeddings": 16,
+            "rope_scaling": ROPES["longrope"],
+        },
     ),
     "granite": ("granite", BASE | GRANITE),
-    "granitemoe": ("granitemoe", BASE | GRANITE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "granitemoe": (
+        "granitemoe",
+        BASE | GRANITE | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
     "granitemoeshared": (
         "granitemoeshared",
         BASE | {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
     ),
     "gpt_oss": (
         "gpt_oss",
-        BASE | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+        BASE
+        | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
     ),
     "deepseek_v2": (
         "deepseek_v2",
@@ -153,7 +206,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_scaling": ROPES["yarn"] | {"mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
-    "mamba": ("mamba", {"hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 97, "state_size": 8}),
+    "mamba": (
+        "mamba",
+        {"hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 97, "state_size": 8},
+    ),
 }
 
 
@@ -167,7 +223,9 @@ def reference(name: str, folder: Path) -> Any:
     torch.manual_seed(0)
     # eager attention adds Falcon's ALiBi twice in this version of the reference
     attention = "sdpa" if kind == "falcon" else "eager"
-    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**sizes), attn_implementation=attention).eval()
+    model = AutoModelForCausalLM.from_config(
+        CONFIG_MAPPING[kind](**sizes), attn_implementation=attention
+    ).eval()
     with torch.no_grad():
         corrections = [b for n, b in model.named_buffers() if "correction" in n]
         for tensor in [*model.parameters(), *corrections]:

@@ -87,31 +87,52 @@ def test_a_number_too_large_for_the_format(cli: Callable[..., Any], toy: Path) -
     assert run(cli, toy, "--dtype", "float32").code == 0
 
 
-def test_a_device_that_is_not_there(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_not_there(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     one_line(cli("trace", "--live", "--device", "cuda:7"), 3, "cuda:7", "--device cpu")
     one_line(cli("trace", "--live", "--device", "tpu"), 2, "tpu")
     one_line(cli("trace", "--live", "--dtype", "int8"), 2, "int8")
 
 
-def test_out_of_memory_says_what_there_was(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_says_what_there_was(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from llmcalc.live.weights import Weights
 
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Weights, "layer", full)
-    one_line(cli("trace", "--live", "--device", "cpu"), 3, "274.50 KiB of weights", "free", "--stream-layers")
+    one_line(
+        cli("trace", "--live", "--device", "cpu"),
+        3,
+        "274.50 KiB of weights",
+        "free",
+        "--stream-layers",
+    )
 
 
 def test_no_torch(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmcalc.cli.twins.find_spec", lambda _: None)
-    for words in (("trace", "--live"), ("sample", "--live"), ("params", "toy", "--live"), ("check", "toy", "--live")):
+    monkeypatch.setattr("llmcalc.cli.live.find_spec", lambda _: None)
+    for words in (
+        ("trace", "--live"),
+        ("sample", "--live"),
+        ("params", "toy", "--live"),
+        ("check", "toy", "--live"),
+    ):
         one_line(cli(*words), 3, "pip install '.[live]'")
 
 
 def test_a_family_that_is_only_counted(cli: Callable[..., Any], tmp_path: Path) -> None:
-    raw = {"model_type": "rwkv", "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "context_length": 8}
+    raw = {
+        "model_type": "rwkv",
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "context_length": 8,
+    }
     (tmp_path / "config.json").write_text(json.dumps(raw))
     save_file({"x": torch.zeros(2)}, tmp_path / "model.safetensors")
     one_line(run(cli, tmp_path), 3, "rwkv", "not supported")
@@ -170,7 +191,7 @@ def test_a_file_that_shrinks_under_us(toy: Path) -> None:
 
 def test_streaming_holds_one_layer_at_a_time(tmp_path: Path) -> None:
     """A sparse checkpoint of 4.5 GB runs within 1.5 GB."""
-    from llmcalc.calc.check import promised
+    from llmcalc.questions.check import promised
     from llmcalc.sources import resolve
 
     raw = {
@@ -195,13 +216,25 @@ def test_streaming_holds_one_layer_at_a_time(tmp_path: Path) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
     assert end > 4.4e9
-    words = ["trace", str(tmp_path), "--live", "--ids", "1,2", "--stream-layers", "--device", "cpu", "--json"]
+    words = [
+        "trace",
+        str(tmp_path),
+        "--live",
+        "--ids",
+        "1,2",
+        "--stream-layers",
+        "--device",
+        "cpu",
+        "--json",
+    ]
     code = (
         "import sys; from llmcalc.cli import main; from llmcalc.live.measure import peak_resident; "
         "code = main(sys.argv[1:]); print(peak_resident(), file=sys.stderr); sys.exit(code)"
     )
     began = time.monotonic()
-    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=300
+    )
     assert ran.returncode == 0, ran.stderr
     facts = json.loads(ran.stdout)["facts"]
     assert facts["weight_bytes"] == facts["weight_bytes_predicted"] == end

@@ -19,7 +19,9 @@ OUT, INN, GROUP = 16, 64, 32
 
 
 def saved(folder: Path, tensors: dict[str, Any]) -> Files:
-    safetensors.save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
+    safetensors.save_file(
+        {k: v.contiguous() for k, v in tensors.items()}, folder / "model.safetensors"
+    )
     return Files(read(folder / "model.safetensors"), folder)
 
 
@@ -67,7 +69,9 @@ def test_gptq(tmp_path: Path, numbers: tuple[Any, Any, Any], form: str) -> None:
             "q.g_idx": torch.arange(INN, dtype=torch.int32) // GROUP,
         },
     )
-    found = unpack(files, "q.weight", {"quant_method": "gptq", "bits": 4, "checkpoint_format": form})
+    found = unpack(
+        files, "q.weight", {"quant_method": "gptq", "bits": 4, "checkpoint_format": form}
+    )
     assert torch.equal(found, wanted(codes, zeros, scales))
 
 
@@ -100,13 +104,17 @@ def test_awq(tmp_path: Path, numbers: tuple[Any, Any, Any]) -> None:
             "q.scales": scales,
         },
     )
-    assert torch.equal(unpack(files, "q.weight", {"quant_method": "awq"}), wanted(codes, zeros, scales))
+    assert torch.equal(
+        unpack(files, "q.weight", {"quant_method": "awq"}), wanted(codes, zeros, scales)
+    )
 
 
 def test_fp8_by_block_and_by_tensor(tmp_path: Path) -> None:
     weight = torch.randn(200, 130).to(torch.float8_e4m3fn)
     scale = torch.rand(2, 2)
-    files = saved(tmp_path, {"q.weight": weight, "q.weight_scale_inv": scale, "r.weight": weight.clone()})
+    files = saved(
+        tmp_path, {"q.weight": weight, "q.weight_scale_inv": scale, "r.weight": weight.clone()}
+    )
     found = unpack(files, "q.weight", {"weight_block_size": [128, 128]})
     for i, j in ((0, 0), (127, 129), (128, 5), (199, 128)):
         assert found[i, j] == weight[i, j].float() * scale[i // 128, j // 128]
@@ -130,7 +138,12 @@ def test_bitsandbytes(tmp_path: Path, double: bool) -> None:
     table = torch.linspace(-1, 1, 16)
     codes = torch.randint(0, 16, (4 * 64,), generator=torch.Generator().manual_seed(2))
     scales = torch.tensor([0.5, 1.5, 2.0, 4.0])
-    state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "dtype": "float16", "shape": [4, 64]}
+    state: dict[str, Any] = {
+        "quant_type": "nf4",
+        "blocksize": 64,
+        "dtype": "float16",
+        "shape": [4, 64],
+    }
     tensors: dict[str, Any] = {"w.weight.quant_map": table, "w.weight.absmax": scales}
     tensors["w.weight"] = (codes[0::2] * 16 + codes[1::2]).to(torch.uint8).unsqueeze(-1)
     if double:
@@ -141,7 +154,9 @@ def test_bitsandbytes(tmp_path: Path, double: bool) -> None:
             "w.weight.nested_absmax": torch.tensor([2.0, 3.0]),
             "w.weight.nested_quant_map": nested,
         }
-        scales = torch.stack([nested[0] * 2 + 1, nested[255] * 2 + 1, nested[10] * 3 + 1, nested[20] * 3 + 1])
+        scales = torch.stack(
+            [nested[0] * 2 + 1, nested[255] * 2 + 1, nested[10] * 3 + 1, nested[20] * 3 + 1]
+        )
     tensors["w.weight.quant_state.bitsandbytes__nf4"] = torch.tensor(
         list(json.dumps(state).encode()), dtype=torch.uint8
     )

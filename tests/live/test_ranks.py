@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from llmcalc.calc.parallel import rank_params
+from llmcalc.parallel import rank_params
 from llmcalc.sources import resolve
 
 torch = pytest.importorskip("torch")
@@ -22,8 +22,30 @@ IDS = "3,1,4,1,5,9,2,6"
 
 def on_two(folder: str) -> dict[str, Any]:
     """The trace of two processes that share the model."""
-    words = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "llmcalc"]
-    asked = ["trace", folder, "--live", "--tp", "2", "--ids", IDS, "--dtype", "float32", "--device", "cpu", "--json"]
+    words = [
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        "-m",
+        "llmcalc",
+    ]
+    asked = [
+        "trace",
+        folder,
+        "--live",
+        "--tp",
+        "2",
+        "--ids",
+        IDS,
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--json",
+    ]
     command = [sys.executable, "-m", "torch.distributed.run", *words, *asked]
     # torchrun looks for a free port and takes it a moment later: two of them at once may find the same one
     with FileLock(Path(gettempdir()) / "llmcalc-tests-torchrun.lock"):
@@ -34,12 +56,16 @@ def on_two(folder: str) -> dict[str, Any]:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gpt_oss", "gpt2", "deepseek_v3", "phi3"])
-def test_two_processes_say_what_one_says(tmp_path: Path, cli: Callable[..., Any], name: str) -> None:
+def test_two_processes_say_what_one_says(
+    tmp_path: Path, cli: Callable[..., Any], name: str
+) -> None:
     pytest.importorskip("transformers")
     from tests.live.models import reference
 
     reference(name, tmp_path)
-    one = json.loads(cli("trace", tmp_path, "--live", "--ids", IDS, "--device", "cpu", "--json").out)["facts"]
+    one = json.loads(
+        cli("trace", tmp_path, "--live", "--ids", IDS, "--device", "cpu", "--json").out
+    )["facts"]
     two = on_two(str(tmp_path))
     assert two["last_logits"] == pytest.approx(one["last_logits"], abs=1e-4)
     assert two["weight_bytes"] == two["weight_bytes_predicted"] < one["weight_bytes"]
@@ -50,7 +76,9 @@ def test_each_holds_what_the_calculation_says() -> None:
     assert facts["rank_weight_bytes"] == [4 * int(rank_params(resolve("toy").anatomy, 2, 2))] * 2
 
 
-def test_without_torchrun_it_says_how(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchrun_it_says_how(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     ran = cli("trace", "--live", "--tp", "2")
     assert ran.code == 3 and "torchrun --nproc-per-node 2" in ran.err

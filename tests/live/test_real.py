@@ -52,7 +52,9 @@ def test_smollm2_says_what_the_reference_says(smollm2: Path) -> None:
         found = top(live.runner(ids_tensor(live, [ids]), cache)[0], 5)
         assert [i for i, _, _ in found] == best
         assert [p for _, _, p in found] == pytest.approx(shares, abs=1e-3)
-        assert cache.n_bytes == 2 * 23_040 * len(ids)  # 23,040 bytes per token in 16 bits; this cache is float32
+        assert cache.n_bytes == 2 * 23_040 * len(
+            ids
+        )  # 23,040 bytes per token in 16 bits; this cache is float32
         made = [g.token for g in generate(live, ids, 8, lambda logits, _: int(logits.argmax()))]
         assert made == greedy
 
@@ -60,11 +62,30 @@ def test_smollm2_says_what_the_reference_says(smollm2: Path) -> None:
 @pytest.mark.live
 def test_smollm2_through_the_commands(cli: Callable[..., Any], smollm2: Path) -> None:
     ran = cli(
-        "sample", "--model", smollm2, "--prompt", "The capital of France is", "--greedy", "--steps", "8", "--json"
+        "sample",
+        "--model",
+        smollm2,
+        "--prompt",
+        "The capital of France is",
+        "--greedy",
+        "--steps",
+        "8",
+        "--json",
     )
     facts = json.loads(ran.out)["facts"]
     assert (facts["text"], facts["prompt_tokens"]) == (" Paris.\n\nThe answer is:", 5)
-    ran = cli("kvcache", smollm2, "--ctx", "100", "--kv-dtype", "f16", "--live", "--device", "cpu", "--json")
+    ran = cli(
+        "kvcache",
+        smollm2,
+        "--ctx",
+        "100",
+        "--kv-dtype",
+        "f16",
+        "--live",
+        "--device",
+        "cpu",
+        "--json",
+    )
     facts = json.loads(ran.out)["facts"]
     assert (ran.code, facts["measured_bytes"]) == (0, 2_304_000)
     ran = cli("params", smollm2, "--live", "--device", "cpu", "--json")
@@ -73,7 +94,10 @@ def test_smollm2_through_the_commands(cli: Callable[..., Any], smollm2: Path) ->
 
 def test_the_toy_is_the_file_that_was_trained() -> None:
     facts = json.loads((presets.TOY / "training.json").read_text())
-    assert hashlib.sha256((presets.TOY / "model.safetensors").read_bytes()).hexdigest() == facts["sha256"]
+    assert (
+        hashlib.sha256((presets.TOY / "model.safetensors").read_bytes()).hexdigest()
+        == facts["sha256"]
+    )
     assert facts["validation_nats_per_character"] < 1.6 < facts["uniform_nats_per_character"]
 
 
@@ -90,7 +114,9 @@ def test_the_toy_predicts_english_better_than_chance() -> None:
 
 def test_cached_decoding_is_what_recomputing_gives() -> None:
     live = load(resolve("toy"), "cpu", "float32")
-    made = [g.token for g in generate(live, [33, 46, 43], 40, lambda logits, _: int(logits.argmax()))]
+    made = [
+        g.token for g in generate(live, [33, 46, 43], 40, lambda logits, _: int(logits.argmax()))
+    ]
     ids = [33, 46, 43]
     for token in made:
         logits = live.runner(ids_tensor(live, [ids]), live.runner.cache(1, len(ids)))[0]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from llmcalc.calc.trace import ask, peak_bound, walk
-from llmcalc.cli.trace_live import cache_bytes
-from llmcalc.families.styles import runnable
+from llmcalc.cli.trace.live import cache_bytes
+from llmcalc.families.runs import runnable
 from llmcalc.live.load import Live, load, run_bytes
 from llmcalc.live.trace import activation_peak, ids_tensor, watch
+from llmcalc.questions.trace import ask, peak_bound, walk
 from llmcalc.sources import resolve
 from tests.live.models import MODELS, reference
 
@@ -85,7 +85,9 @@ def test_bytes_are_those_predicted(both: tuple[Any, Live, Any]) -> None:
     _, live, ids = both
     loaded = live.runner.weights.loaded
     assert loaded.n_bytes + loaded.buffer_bytes == run_bytes(live.runner.anatomy, torch.float32)
-    assert live.runner.cache(*ids.shape).n_bytes == cache_bytes(live.runner.anatomy, PROMPT + NEW, BATCH, 4)
+    assert live.runner.cache(*ids.shape).n_bytes == cache_bytes(
+        live.runner.anatomy, PROMPT + NEW, BATCH, 4
+    )
     bound = int(peak_bound(list(walk(live.runner.anatomy, ask(BATCH, PROMPT + NEW))), 4))
     peak = activation_peak(live, ids, None)
     assert bound / 12 < peak <= bound

@@ -33,7 +33,18 @@ def test_the_cache_that_is_allocated_is_the_one_predicted(
     cli: Callable[..., Any], name: str, context: int, engine: str
 ) -> None:
     ran = cli(
-        "kvcache", name, "--ctx", context, "--batch", "2", "--engine", engine, "--live", "--device", "cpu", "--json"
+        "kvcache",
+        name,
+        "--ctx",
+        context,
+        "--batch",
+        "2",
+        "--engine",
+        engine,
+        "--live",
+        "--device",
+        "cpu",
+        "--json",
     )
     if "no file and no preset" in ran.err:
         pytest.fail(ran.err)
@@ -45,7 +56,9 @@ def test_the_cache_that_is_allocated_is_the_one_predicted(
 def test_what_cannot_be_allocated_says_so(cli: Callable[..., Any]) -> None:
     ran = cli("kvcache", "gpt2", "--ctx", "64", "--engine", "vllm", "--live")
     assert ran.code == 3 and "vllm" in ran.err
-    ran = cli("kvcache", "gpt2", "--ctx", "64", "--engine", "llama.cpp", "--kv-dtype", "q8_0", "--live")
+    ran = cli(
+        "kvcache", "gpt2", "--ctx", "64", "--engine", "llama.cpp", "--kv-dtype", "q8_0", "--live"
+    )
     assert ran.code == 3
 
 
@@ -60,7 +73,9 @@ def test_params_and_check_of_the_toy(cli: Callable[..., Any]) -> None:
     assert 0 < facts["activation_bytes"] <= facts["activation_bytes_bound"]
 
 
-def test_a_wrong_prediction_is_exit_code_1(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_prediction_is_exit_code_1(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The comparison can fail: a loader that leaves one tensor's bytes out is found."""
     from llmcalc.live.weights import Loaded
 
@@ -71,5 +86,9 @@ def test_a_wrong_prediction_is_exit_code_1(cli: Callable[..., Any], monkeypatch:
             honest(self, weight, name, tensors)
 
     monkeypatch.setattr(Loaded, "add", forgetful)
-    for words in (("params", "toy", "--live"), ("check", "toy", "--live"), ("trace", "--live", "--ids", "1")):
+    for words in (
+        ("params", "toy", "--live"),
+        ("check", "toy", "--live"),
+        ("trace", "--live", "--ids", "1"),
+    ):
         assert cli(*words, "--device", "cpu").code == 1

@@ -38,26 +38,39 @@ TRANSFORMERS: dict[str, Step] = {
     "eta_cutoff": lambda c, a, ids, n: cuts.eta_cutoff(c, a["epsilon"], min_keep=keep(a)),
     "top_h": lambda c, a, ids, n: cuts.top_h(c, a["top_h"]),
     "repetition_penalty": lambda c, a, ids, n: changes.repetition(c, ids, a["penalty"]),
-    "no_repeat_ngram": lambda c, a, ids, n: changes.no_repeat_ngram(c, ids, a.get("ngram_size", a.get("n", 0))),
+    "no_repeat_ngram": lambda c, a, ids, n: changes.no_repeat_ngram(
+        c, ids, a.get("ngram_size", a.get("n", 0))
+    ),
     "sequence_bias": lambda c, a, ids, n: changes.bias(c, biases(a["sequence_bias"], ids)),
     "logit_norm": lambda c, a, ids, n: c.with_logits(c.log_probabilities),
 }
 LLAMA_CPP: dict[str, Step] = {
     "top_k": lambda c, a, ids, n: cuts.top_k(c, a["k"], exactly=True) if a["k"] > 0 else c,
-    "top_p": lambda c, a, ids, n: cuts.top_p(c, a["p"], min_keep=a.get("min_keep", 1), last_of_equals=False),
+    "top_p": lambda c, a, ids, n: cuts.top_p(
+        c, a["p"], min_keep=a.get("min_keep", 1), last_of_equals=False
+    ),
     "min_p": lambda c, a, ids, n: cuts.min_p(c, a["p"], min_keep=a.get("min_keep", 1)),
-    "typical": lambda c, a, ids, n: cuts.typical_p(c, a["p"], strict=True, min_keep=a.get("min_keep", 1)),
+    "typical": lambda c, a, ids, n: cuts.typical_p(
+        c, a["p"], strict=True, min_keep=a.get("min_keep", 1)
+    ),
     "top_n_sigma": lambda c, a, ids, n: cuts.top_n_sigma(c, a["n"]),
     "temp": lambda c, a, ids, n: changes.temperature(c, a["t"]),
-    "temp_ext": lambda c, a, ids, n: changes.dynamic_temperature(c, a["t"], a["delta"], a["exponent"]),
+    "temp_ext": lambda c, a, ids, n: changes.dynamic_temperature(
+        c, a["t"], a["delta"], a["exponent"]
+    ),
     "penalties": lambda c, a, ids, n: changes.frequency(
-        changes.repetition(c, last(ids, a), a["repeat"]), Counter(last(ids, a)), a["freq"], a["present"]
+        changes.repetition(c, last(ids, a), a["repeat"]),
+        Counter(last(ids, a)),
+        a["freq"],
+        a["present"],
     ),
     "dry": lambda c, a, ids, n: changes.dry(
         c, last(ids, a), a["multiplier"], a["base"], a["allowed_length"], breakers(a)
     ),
     "logit_bias": lambda c, a, ids, n: changes.bias(c, {int(k): v for k, v in pairs(a)}),
-    "mirostat": lambda c, a, ids, n: cuts.mirostat_1(c, a.get("mu", 2 * a["tau"]), n, a.get("m", 100)),
+    "mirostat": lambda c, a, ids, n: cuts.mirostat_1(
+        c, a.get("mu", 2 * a["tau"]), n, a.get("m", 100)
+    ),
     "mirostat_v2": lambda c, a, ids, n: cuts.mirostat_2(c, a.get("mu", 2 * a["tau"])),
     "xtc": lambda c, a, ids, n: xtc(c, a),
 }
@@ -102,10 +115,14 @@ def biases(sequences: list[Any], ids: list[int]) -> dict[int, float]:
 
 def outcome(case: dict[str, Any]) -> Candidates:
     ids = case.get("input_ids") or case.get("accepted_tokens") or []
-    table, key = (TRANSFORMERS, "processor") if case["library"] == "transformers" else (LLAMA_CPP, "sampler")
+    table, key = (
+        (TRANSFORMERS, "processor") if case["library"] == "transformers" else (LLAMA_CPP, "sampler")
+    )
     for step in case["steps"]:
         if step[key] not in table:
-            pytest.skip(f"{step[key]} of {case['library']} is no deterministic stage of one distribution")
+            pytest.skip(
+                f"{step[key]} of {case['library']} is no deterministic stage of one distribution"
+            )
     logits = Candidates.of(np.array([float(z) for z in case["logits"]], dtype=np.float32))
     for step in case["steps"]:
         logits = table[step[key]](logits, step["args"], ids, len(case["logits"]))

@@ -30,7 +30,9 @@ CUTS: dict[str, Callable[[Candidates, float], Candidates]] = {
 
 @settings(max_examples=60, deadline=None)
 @given(logits=LOGITS, value=st.floats(0.01, 0.99), name=st.sampled_from(sorted(CUTS)))
-def test_every_cut_keeps_a_token_and_changes_no_logit(logits: list[float], value: float, name: str) -> None:
+def test_every_cut_keeps_a_token_and_changes_no_logit(
+    logits: list[float], value: float, name: str
+) -> None:
     c = Candidates.of(logits)
     after = CUTS[name](c, value)
     assert 1 <= after.ids.size <= c.ids.size
@@ -62,7 +64,14 @@ def test_temperature_keeps_the_order(logits: list[float], t: float) -> None:
 def test_neutral_values_change_nothing_and_a_seed_repeats(logits: list[float], seed: int) -> None:
     c = Candidates.of(logits)
     neutral = Settings(
-        temperature=1, top_k=0, top_p=1, min_p=0, typical_p=1, repetition_penalty=1, frequency_penalty=0, prompt=(0, 0)
+        temperature=1,
+        top_k=0,
+        top_p=1,
+        min_p=0,
+        typical_p=1,
+        repetition_penalty=1,
+        frequency_penalty=0,
+        prompt=(0, 0),
     )
     path = run(ENGINES["any"], neutral, c, len(logits))
     assert path and all(after.logits.tolist() == c.logits.tolist() for _, after in path)
@@ -101,7 +110,15 @@ def test_orders_are_those_of_the_engines() -> None:
     """transformers: generation/utils.py; vLLM: v1/sample/sampler.py; llama.cpp: common/common.h's samplers."""
     cut = ("temperature", "top-h", "top-k", "top-p", "min-p", "typical-p", "epsilon", "eta")
     assert ENGINES["transformers"].order[-8:] == cut
-    assert ENGINES["vllm"].order == ("bias", "repetition", "frequency", "temperature", "min-p", "top-k", "top-p")
+    assert ENGINES["vllm"].order == (
+        "bias",
+        "repetition",
+        "frequency",
+        "temperature",
+        "min-p",
+        "top-k",
+        "top-p",
+    )
     tail = ("top-n-sigma", "top-k", "typical-p", "top-p", "min-p", "xtc", "temperature")
     assert ENGINES["llama.cpp"].order[-7:] == tail
     with pytest.raises(InputError, match="temprature"):
@@ -110,13 +127,21 @@ def test_orders_are_those_of_the_engines() -> None:
 
 
 def test_mirostat_replaces_the_cuts_in_llama_cpp() -> None:
-    path = run(ENGINES["llama.cpp"], Settings(mirostat=2, top_k=2, temperature=0.7), Candidates.of([3, 2, 1, 0]), 4)
+    path = run(
+        ENGINES["llama.cpp"],
+        Settings(mirostat=2, top_k=2, temperature=0.7),
+        Candidates.of([3, 2, 1, 0]),
+        4,
+    )
     assert [name for name, _ in path] == ["temperature", "mirostat"]
 
 
 def test_penalties_look_where_each_engine_looks() -> None:
     """vLLM counts the answer alone; llama.cpp the last tokens, whoever wrote them."""
-    z, s = Candidates.of([0.0, 0.0, 0.0]), Settings(frequency_penalty=0.5, prompt=(0, 0), output=(1,))
+    z, s = (
+        Candidates.of([0.0, 0.0, 0.0]),
+        Settings(frequency_penalty=0.5, prompt=(0, 0), output=(1,)),
+    )
     assert run(ENGINES["vllm"], s, z, 3)[-1][1].logits.tolist() == [0.0, -0.5, 0.0]
     assert run(ENGINES["llama.cpp"], s, z, 3)[-1][1].logits.tolist() == [-1.0, -0.5, 0.0]
 
@@ -144,7 +169,13 @@ def test_draws_follow_the_distribution() -> None:
 
 @pytest.mark.parametrize(
     ("freedom", "statistic", "p"),
-    [(1, 3.841, 0.05), (5, 11.070, 0.05), (10, 23.209, 0.01), (100, 124.342, 0.05), (4, 0.711, 0.95)],
+    [
+        (1, 3.841, 0.05),
+        (5, 11.070, 0.05),
+        (10, 23.209, 0.01),
+        (100, 124.342, 0.05),
+        (4, 0.711, 0.95),
+    ],
 )
 def test_p_values_are_those_of_the_tables(freedom: int, statistic: float, p: float) -> None:
     """Critical values of chi-square as printed in the NIST handbook (section 1.3.6.7.4)."""

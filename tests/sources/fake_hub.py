@@ -31,7 +31,11 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.root, self.fails, self.ranges = root, dict[str, int](), True
-        self.busy, self.cuts, self.changes = dict[str, list[tuple[int, str]]](), dict[str, int](), dict[str, int]()
+        self.busy, self.cuts, self.changes = (
+            dict[str, list[tuple[int, str]]](),
+            dict[str, int](),
+            dict[str, int](),
+        )
         self.elsewhere: Hub | None = None
         self.latency, self.rate = 0.0, 0.0
         self.tag: str | None = None
@@ -86,12 +90,17 @@ class Answer(BaseHTTPRequestHandler):
                 return
         for ending, status in hub.fails.items():
             if self.path.endswith(ending):
-                self._refuse(status, code={401: "GatedRepo", 403: "GatedRepo", 404: "RepoNotFound"}.get(status, ""))
+                self._refuse(
+                    status,
+                    code={401: "GatedRepo", 403: "GatedRepo", 404: "RepoNotFound"}.get(status, ""),
+                )
                 return
         parts = self.path.partition("?")[0].strip("/").split("/")
         if parts[:2] == ["api", "models"] and len(parts) in (4, 6):
             self._list(hub.root / parts[2] / parts[3], tree="tree" in parts[4:5])
-        elif len(parts) < 5 or parts[2] != "resolve" or not (hub.root / parts[0] / parts[1]).is_dir():
+        elif (
+            len(parts) < 5 or parts[2] != "resolve" or not (hub.root / parts[0] / parts[1]).is_dir()
+        ):
             self._refuse(404, code="RepoNotFound")
         elif parts[3] not in ("main", COMMIT):
             self._refuse(404, code="RevisionNotFound")
@@ -104,9 +113,18 @@ class Answer(BaseHTTPRequestHandler):
         if not folder.is_dir():
             self._refuse(404, code="RepoNotFound")
             return
-        sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+        sizes = {
+            str(p.relative_to(folder)): p.stat().st_size
+            for p in sorted(folder.rglob("*"))
+            if p.is_file()
+        }
         siblings = [{"rfilename": name} for name in sizes]
-        info: object = {"id": "/".join(folder.parts[-2:]), "sha": COMMIT, "siblings": siblings, **self._about(folder)}
+        info: object = {
+            "id": "/".join(folder.parts[-2:]),
+            "sha": COMMIT,
+            "siblings": siblings,
+            **self._about(folder),
+        }
         if tree:
             info = [{"type": "file", "path": name, "size": size} for name, size in sizes.items()]
         text = json.dumps(info).encode()

@@ -16,14 +16,24 @@ from tests.sources.fake_hub import serving
 from tests.sources.test_hub import ran
 
 Cli = Callable[..., Ran]
-SHAPES = {"q_proj": (2048, 2048), "k_proj": (512, 2048), "v_proj": (512, 2048), "down_proj": (2048, 8192)}
+SHAPES = {
+    "q_proj": (2048, 2048),
+    "k_proj": (512, 2048),
+    "v_proj": (512, 2048),
+    "down_proj": (2048, 8192),
+}
 """Llama-3.2-1B: out, in."""
 PATHS = {"down_proj": "mlp"}
 LAYERS = 16
 
 
 def write(
-    folder: Path, targets: list[str], rank: int = 8, dora: bool = False, weights: bool = True, **more: Any
+    folder: Path,
+    targets: list[str],
+    rank: int = 8,
+    dora: bool = False,
+    weights: bool = True,
+    **more: Any,
 ) -> int:
     """An adapter as PEFT saves it (peft/tuners/lora: lora_A r x in, lora_B out x r); its parameters."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +52,9 @@ def write(
     for layer in range(LAYERS):
         for name in targets:
             if name in SHAPES:
-                stem = f"base_model.model.model.layers.{layer}.{PATHS.get(name, 'self_attn')}.{name}"
+                stem = (
+                    f"base_model.model.model.layers.{layer}.{PATHS.get(name, 'self_attn')}.{name}"
+                )
                 out, into = SHAPES[name]
                 tensors[f"{stem}.lora_A.weight"] = np.zeros((rank, into), np.float32)
                 tensors[f"{stem}.lora_B.weight"] = np.zeros((out, rank), np.float32)
@@ -60,10 +72,14 @@ def facts(cli: Cli, folder: Path) -> dict[str, Any]:
     return {**answer["facts"], "rows": answer["rows"], "notes": answer["notes"]}
 
 
-@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["q_proj", "k_proj", "v_proj", "down_proj"]])
+@pytest.mark.parametrize(
+    "targets", [["q_proj", "v_proj"], ["q_proj", "k_proj", "v_proj", "down_proj"]]
+)
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("weights", [False, True])
-def test_what_an_adapter_adds(cli: Cli, tmp_path: Path, targets: list[str], dora: bool, weights: bool) -> None:
+def test_what_an_adapter_adds(
+    cli: Cli, tmp_path: Path, targets: list[str], dora: bool, weights: bool
+) -> None:
     """By its tensors, or by r·(in + out) and out for DoRA's magnitudes: the same number."""
     want = write(tmp_path, targets, dora=dora, weights=weights)
     found = facts(cli, tmp_path)
@@ -74,7 +90,12 @@ def test_what_an_adapter_adds(cli: Cli, tmp_path: Path, targets: list[str], dora
 
 def test_the_published_count(cli: Cli, tmp_path: Path) -> None:
     """PEFT's README: r = 8 on q_proj and v_proj of Llama-2-7B trains 4,194,304 parameters."""
-    write(tmp_path, ["q_proj", "v_proj"], weights=False, base_model_name_or_path="meta-llama/Llama-2-7b-hf")
+    write(
+        tmp_path,
+        ["q_proj", "v_proj"],
+        weights=False,
+        base_model_name_or_path="meta-llama/Llama-2-7b-hf",
+    )
     assert facts(cli, tmp_path)["total_params"] == 4_194_304
 
 
@@ -102,7 +123,9 @@ def test_modules_that_are_saved_whole(cli: Cli, tmp_path: Path) -> None:
         {"base_model_name_or_path": None},
     ],
 )
-def test_where_the_config_does_not_say_it_the_tensors_do(cli: Cli, tmp_path: Path, more: dict[str, Any]) -> None:
+def test_where_the_config_does_not_say_it_the_tensors_do(
+    cli: Cli, tmp_path: Path, more: dict[str, Any]
+) -> None:
     """A pattern from a file is not run, a path of another machine is not followed: the tensors are counted."""
     want = write(tmp_path, ["q_proj", "v_proj"], **more)
     found = facts(cli, tmp_path)
@@ -113,7 +136,9 @@ def test_where_the_config_does_not_say_it_the_tensors_do(cli: Cli, tmp_path: Pat
     assert refused.code == 2 and "no tensors to count" in refused.err
 
 
-@pytest.mark.parametrize("broken", [{"peft_type": "IA3"}, {"r": 0}, {"r": "8"}, {"r": True}, {"r": 2**80}])
+@pytest.mark.parametrize(
+    "broken", [{"peft_type": "IA3"}, {"r": 0}, {"r": "8"}, {"r": True}, {"r": 2**80}]
+)
 def test_an_adapter_that_is_none(cli: Cli, tmp_path: Path, broken: dict[str, Any]) -> None:
     write(tmp_path, ["q_proj"], **broken)
     assert cli("params", tmp_path).code == 2
@@ -132,6 +157,17 @@ def test_an_adapter_of_the_hub(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dora", [(), ("--dora",)])
 def test_training_counts_the_same_adapter(cli: Cli, tmp_path: Path, dora: tuple[str, ...]) -> None:
     want = write(tmp_path, ["q_proj", "v_proj"], dora=bool(dora))
-    words = ("train", "llama-3.2-1b", "--precision", "bf16", "--lora-rank", 8, "--lora-targets", "q,v", *dora, "--json")
+    words = (
+        "train",
+        "llama-3.2-1b",
+        "--precision",
+        "bf16",
+        "--lora-rank",
+        8,
+        "--lora-targets",
+        "q,v",
+        *dora,
+        "--json",
+    )
     assert json.loads(cli(*words).out)["facts"]["trainable"] == want
     assert cli("train", "llama-3.2-1b", "--dora").code == 2

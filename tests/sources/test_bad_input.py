@@ -23,7 +23,11 @@ Cli = Callable[..., Ran]
 # Public bug reports on readers of these formats, as files: name, bytes, what the one line must name.
 REPORTED = [
     # huggingface/safetensors 0.4.3 wrote two JSON values when there were no tensors
-    ("two_values.safetensors", "KAAAAAAAAAB7fSwiX19tZXRhZGF0YV9fIjp7ImtleSI6InZhbHVlIn19ICAgIA==", ["header", "JSON"]),
+    (
+        "two_values.safetensors",
+        "KAAAAAAAAAB7fSwiX19tZXRhZGF0YV9fIjp7ImtleSI6InZhbHVlIn19ICAgIA==",
+        ["header", "JSON"],
+    ),
     (
         "int_metadata.safetensors",
         "UAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJzdGVwIjowfSwidyI6eyJkdHlwZSI6IkYzMiIsInNoYXBlIjpbMV0sImRhdGFfb2Zmc2V0cyI6WzAsNF19fQAAAAA=",
@@ -53,7 +57,9 @@ REPORTED = [
     (
         "lfs.safetensors",
         base64.b64encode(
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 4976698672\n"
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:"
+            + b"a" * 64
+            + b"\nsize 4976698672\n"
         ).decode(),
         ["Git LFS pointer"],
     ),
@@ -76,7 +82,9 @@ REPORTED = [
 
 
 @pytest.mark.parametrize(("name", "content", "named"), REPORTED, ids=[r[0] for r in REPORTED])
-def test_reported_files(cli: Cli, tmp_path: Path, name: str, content: str, named: list[str]) -> None:
+def test_reported_files(
+    cli: Cli, tmp_path: Path, name: str, content: str, named: list[str]
+) -> None:
     path = tmp_path / name
     path.write_bytes(base64.b64decode(content))
     ran = cli("params", path, "--json")
@@ -90,7 +98,9 @@ def header(entries: Any, data: int = 0, **more: Any) -> bytes:
     return struct.pack("<Q", more.get("length", len(text))) + text + b"\0" * data
 
 
-def one(name: str = "w", dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
+def one(
+    name: str = "w", dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)
+) -> dict[str, Any]:
     return {name: {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}}
 
 
@@ -110,7 +120,8 @@ BROKEN = {
     "truncated_data": header(one(), 4),
     "trailing_data": header(one(), 12),
     "duplicate_names": header(
-        '{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', 4
+        '{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+        4,
     ),
     "missing_key": header({"w": {"dtype": "F32", "shape": [2]}}, 8),
     "deeply_nested": header("[" * 50_000 + "]" * 50_000),
@@ -125,7 +136,12 @@ def test_a_broken_safetensors_file(cli: Cli, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(BROKEN[kind])
     ran = cli("params", path)
-    assert ran.code == 2 and ran.out == "" and ran.err.startswith("error: ") and "Traceback" not in ran.err
+    assert (
+        ran.code == 2
+        and ran.out == ""
+        and ran.err.startswith("error: ")
+        and "Traceback" not in ran.err
+    )
 
 
 def gguf_file(
@@ -151,17 +167,27 @@ BROKEN_GGUF = {
     "a_future_version": gguf_file(version=4),
     "big_endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
     "truncated_table": gguf_file(tensors=3, rest=text("blk.0.attn_q.weight")),
-    "a_string_of_2_60": gguf_file(n_pairs=1, pairs=text("general.name") + struct.pack("<IQ", 8, 2**60)),
+    "a_string_of_2_60": gguf_file(
+        n_pairs=1, pairs=text("general.name") + struct.pack("<IQ", 8, 2**60)
+    ),
     "an_array_of_2_60": gguf_file(n_pairs=1, pairs=text("x") + struct.pack("<IIQ", 9, 8, 2**60)),
     "2_40_tensors": gguf_file(tensors=2**40),
     "2_40_pairs": gguf_file(n_pairs=2**40),
-    "nested_arrays": gguf_file(n_pairs=1, pairs=text("x") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 60),
-    "five_dimensions": gguf_file(tensors=1, rest=text("w") + struct.pack("<I5QIQ", 5, 1, 1, 1, 1, 1, 0, 0)),
+    "nested_arrays": gguf_file(
+        n_pairs=1, pairs=text("x") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 60
+    ),
+    "five_dimensions": gguf_file(
+        tensors=1, rest=text("w") + struct.pack("<I5QIQ", 5, 1, 1, 1, 1, 1, 0, 0)
+    ),
     "unknown_type": gguf_file(tensors=1, rest=text("w") + struct.pack("<IQIQ", 1, 32, 99, 0)),
     "unaligned": gguf_file(tensors=1, rest=text("w") + struct.pack("<IQIQ", 1, 32, 0, 8)),
-    "rows_of_8_in_q6_k": gguf_file(tensors=1, rest=text("w") + struct.pack("<IQQIQ", 2, 8, 64, 14, 0)),
+    "rows_of_8_in_q6_k": gguf_file(
+        tensors=1, rest=text("w") + struct.pack("<IQQIQ", 2, 8, 64, 14, 0)
+    ),
     "data_missing": gguf_file(tensors=1, rest=text("w") + struct.pack("<IQIQ", 1, 2**40, 0, 0)),
-    "a_name_twice": gguf_file(tensors=2, rest=(text("w") + struct.pack("<IQIQ", 1, 8, 0, 0)) * 2 + b"\0" * 64),
+    "a_name_twice": gguf_file(
+        tensors=2, rest=(text("w") + struct.pack("<IQIQ", 1, 8, 0, 0)) * 2 + b"\0" * 64
+    ),
 }
 
 
@@ -170,7 +196,12 @@ def test_a_broken_gguf_file(cli: Cli, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(BROKEN_GGUF[kind])
     ran = cli("params", path)
-    assert ran.code == 2 and ran.out == "" and ran.err.startswith("error: ") and "Traceback" not in ran.err
+    assert (
+        ran.code == 2
+        and ran.out == ""
+        and ran.err.startswith("error: ")
+        and "Traceback" not in ran.err
+    )
 
 
 def test_q6_k_names_the_tensor_and_the_block(cli: Cli, tmp_path: Path) -> None:
@@ -294,7 +325,9 @@ def test_terminal_escapes_in_names_do_not_reach_the_terminal(cli: Cli, tmp_path:
     assert "\x1b" not in broken.err
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.binary(max_size=300), st.sampled_from([b"", b"GGUF\x03\0\0\0", struct.pack("<Q", 40)]))
 def test_any_bytes_give_a_header_or_an_error(tmp_path: Path, content: bytes, start: bytes) -> None:
     path = tmp_path / "any"

@@ -35,7 +35,12 @@ def tensors() -> dict[str, tuple[int, ...]]:
         "ffn_down": (D, FF),
     }
     each = {f"blk.{i}.{name}.weight": shape for i in range(LAYERS) for name, shape in block.items()}
-    return {"token_embd.weight": (VOCAB, D), "output_norm.weight": (D,), "output.weight": (VOCAB, D), **each}
+    return {
+        "token_embd.weight": (VOCAB, D),
+        "output_norm.weight": (D,),
+        "output.weight": (VOCAB, D),
+        **each,
+    }
 
 
 PARAMS = sum(int(np.prod(shape)) for shape in tensors().values())
@@ -74,7 +79,11 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     write(root / "org" / "packed" / "small-F16.gguf", names)
     write(root / "org" / "packed" / "small-Q8_0.gguf", names)
     for i in range(3):
-        write(root / "org" / "packed" / f"Q4_K_M/small-Q4_K_M-{i + 1:05}-of-00003.gguf", names[i::3], (i, 3))
+        write(
+            root / "org" / "packed" / f"Q4_K_M/small-Q4_K_M-{i + 1:05}-of-00003.gguf",
+            names[i::3],
+            (i, 3),
+        )
     write(root / "org" / "single" / "only.gguf", names)
     with serving(root) as server:
         yield server
@@ -140,7 +149,13 @@ def test_wrong_names(hub: Hub, tmp_path: Path, name: str, says: str) -> None:
 
 
 def test_the_right_file_is_chosen() -> None:
-    names = ["a-Q4_K_M.gguf", "a-UD-Q4_K_M.gguf", "a-Q4_K_S.gguf", "mmproj-a-F16.gguf", "b/a-BF16-00001-of-00002.gguf"]
+    names = [
+        "a-Q4_K_M.gguf",
+        "a-UD-Q4_K_M.gguf",
+        "a-Q4_K_S.gguf",
+        "mmproj-a-F16.gguf",
+        "b/a-BF16-00001-of-00002.gguf",
+    ]
     names.append("b/a-BF16-00002-of-00002.gguf")
     assert choose(names, "Q4_K_M", "x") == "a-Q4_K_M.gguf"
     assert choose(names, "ud-q4_k_m", "x") == "a-UD-Q4_K_M.gguf"
@@ -185,7 +200,11 @@ def manifest(root: Path, name: str, blob: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     layers = [
         {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:" + "0" * 64},
-        {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}", "size": len(blob)},
+        {
+            "mediaType": "application/vnd.ollama.image.model",
+            "digest": f"sha256:{digest}",
+            "size": len(blob),
+        },
     ]
     path.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
 
@@ -199,7 +218,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("library/llama3/latest", "library/llama3/8b", "someone/own/q4"):
         manifest(home / ".ollama" / "models", f"registry.ollama.ai/{name}", blob)
     manifest(home / ".ollama" / "models", "hf.co/org/packed/Q8_0", blob)
-    for path in (".lmstudio/models/org/packed/small-Q8_0.gguf", ".cache/llama.cpp/org_packed_small-Q8_0.gguf"):
+    for path in (
+        ".lmstudio/models/org/packed/small-Q8_0.gguf",
+        ".cache/llama.cpp/org_packed_small-Q8_0.gguf",
+    ):
         (home / path).parent.mkdir(parents=True)
         (home / path).write_bytes(blob)
     monkeypatch.setenv("HOME", str(home))
@@ -231,7 +253,9 @@ def test_models_of_other_programs(cli: Cli, home: Path, name: str) -> None:
 
 def test_they_are_listed_by_the_names_that_find_them(cli: Cli, home: Path) -> None:
     names = [row["name"] for row in json.loads(cli("list", "local", "--json").out)["rows"]]
-    assert len(names) == 6 and "ollama:llama3:8b" in names and "ollama:hf.co/org/packed:Q8_0" in names
+    assert (
+        len(names) == 6 and "ollama:llama3:8b" in names and "ollama:hf.co/org/packed:Q8_0" in names
+    )
     for name in names:
         assert cli("params", name).code == 0
 
@@ -252,12 +276,30 @@ def test_what_is_not_there(cli: Cli, home: Path, name: str, says: str) -> None:
 
 
 def test_a_hostile_manifest(cli: Cli, home: Path) -> None:
-    path = home / ".ollama" / "models" / "manifests" / "registry.ollama.ai" / "library" / "llama3" / "latest"
-    for text in ('{"layers": 3}', "[]", "{", '{"layers": [{"mediaType": "application/vnd.ollama.image.model"}]}'):
+    path = (
+        home
+        / ".ollama"
+        / "models"
+        / "manifests"
+        / "registry.ollama.ai"
+        / "library"
+        / "llama3"
+        / "latest"
+    )
+    for text in (
+        '{"layers": 3}',
+        "[]",
+        "{",
+        '{"layers": [{"mediaType": "application/vnd.ollama.image.model"}]}',
+    ):
         path.write_text(text)
         assert cli("params", "ollama:llama3").code == 2
     digest = "sha256:../../../../etc/passwd"
-    path.write_text(json.dumps({"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": digest}]}))
+    path.write_text(
+        json.dumps(
+            {"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": digest}]}
+        )
+    )
     found = cli("params", "ollama:llama3")
     assert found.code == 2 and "no sha256" in found.err
     path.write_text(path.read_text().replace(digest, "sha256:" + "1" * 64))
@@ -269,4 +311,6 @@ def test_nothing_is_written(cli: Cli, home: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in home.rglob("*")}
     for name in ("ollama:llama3", "lmstudio:org/packed", "llama.cpp:packed"):
         cli("params", name)
-    assert {p: p.stat().st_mtime_ns for p in home.rglob("*")} == before and os.environ["HOME"] == str(home)
+    assert {p: p.stat().st_mtime_ns for p in home.rglob("*")} == before and os.environ[
+        "HOME"
+    ] == str(home)

@@ -38,8 +38,15 @@ LLAMA: dict[str, Any] = {
 def tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Zeros under the names and shapes that transformers' LlamaForCausalLM has, written out by hand."""
     d, f, v = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    q, kv = config["num_attention_heads"] * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
-    shapes = {"model.embed_tokens.weight": (v, d), "model.norm.weight": (d,), "lm_head.weight": (v, d)}
+    q, kv = (
+        config["num_attention_heads"] * config["head_dim"],
+        config["num_key_value_heads"] * config["head_dim"],
+    )
+    shapes = {
+        "model.embed_tokens.weight": (v, d),
+        "model.norm.weight": (d,),
+        "lm_head.weight": (v, d),
+    }
     for i in range(config["num_hidden_layers"]):
         p = f"model.layers.{i}"
         shapes |= {
@@ -64,7 +71,9 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shard(path: Path, content: dict[str, np.ndarray[Any, Any]], metadata: dict[str, Any] | None = None) -> None:
+def shard(
+    path: Path, content: dict[str, np.ndarray[Any, Any]], metadata: dict[str, Any] | None = None
+) -> None:
     """The same tensors in two files and an index."""
     names = sorted(content)
     places = {}
@@ -72,12 +81,20 @@ def shard(path: Path, content: dict[str, np.ndarray[Any, Any]], metadata: dict[s
         file = f"model-{number:05}-of-00002.safetensors"
         save_file({n: content[n] for n in part}, path / file)
         places |= dict.fromkeys(part, file)
-    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": metadata or {}, "weight_map": places}))
+    (path / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": metadata or {}, "weight_map": places})
+    )
 
 
-def test_a_directory_counts_from_its_config_and_stores_what_its_file_holds(cli: Cli, model: Path) -> None:
+def test_a_directory_counts_from_its_config_and_stores_what_its_file_holds(
+    cli: Cli, model: Path
+) -> None:
     facts = json.loads(cli("params", model, "--json").out)["facts"]
-    assert facts["total_params"] == sum(t.size for t in tensors(LLAMA).values()) == facts["stored_elements"]
+    assert (
+        facts["total_params"]
+        == sum(t.size for t in tensors(LLAMA).values())
+        == facts["stored_elements"]
+    )
     assert facts["stored_bytes"] == 4 * facts["total_params"] and facts["elements_by_dtype"] == {
         "float32": facts["total_params"]
     }
@@ -96,7 +113,9 @@ def test_check_accepts_it_whole_in_shards_and_under_another_prefix(cli: Cli, mod
     assert cli("check", model).code == 0
     for file in model.glob("*.safetensors*"):
         file.unlink()
-    save_file({n.removeprefix("model."): t for n, t in content.items()}, model / "model.safetensors")
+    save_file(
+        {n.removeprefix("model."): t for n, t in content.items()}, model / "model.safetensors"
+    )
     ran = cli("check", model)
     assert ran.code == 0 and "prefix 'model.'" in ran.err
 
@@ -139,7 +158,14 @@ def test_check_finds_any_single_planted_change(cli: Cli, model: Path) -> None:
 
 
 def test_known_buffers_and_masks_are_no_differences(cli: Cli, tmp_path: Path) -> None:
-    config = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 10, "n_positions": 4}
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 8,
+        "n_layer": 1,
+        "n_head": 2,
+        "vocab_size": 10,
+        "n_positions": 4,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     shapes: dict[str, tuple[int, ...]] = {
         "wte.weight": (10, 8),
@@ -157,7 +183,10 @@ def test_known_buffers_and_masks_are_no_differences(cli: Cli, tmp_path: Path) ->
     for part in ("ln_1", "ln_2"):
         shapes |= {f"h.0.{part}.weight": (8,), f"h.0.{part}.bias": (8,)}
     shapes["h.0.attn.bias"] = (1, 1, 4, 4)
-    save_file({f"transformer.{n}": np.zeros(s, np.float32) for n, s in shapes.items()}, tmp_path / "model.safetensors")
+    save_file(
+        {f"transformer.{n}": np.zeros(s, np.float32) for n, s in shapes.items()},
+        tmp_path / "model.safetensors",
+    )
     assert cli("check", tmp_path).code == 0
     facts = json.loads(cli("params", tmp_path / "model.safetensors", "--json").out)["facts"]
     assert facts["buffer_params"] == 16
@@ -180,7 +209,12 @@ def test_an_index_that_names_a_tensor_its_shard_lacks(cli: Cli, model: Path) -> 
     index = json.loads((model / "model.safetensors.index.json").read_text())
     file = index["weight_map"]["model.norm.weight"]
     save_file(
-        {n: t for n, t in content.items() if index["weight_map"][n] == file and n != "model.norm.weight"}, model / file
+        {
+            n: t
+            for n, t in content.items()
+            if index["weight_map"][n] == file and n != "model.norm.weight"
+        },
+        model / file,
     )
     ran = cli("check", model)
     assert ran.code == 1 and "model.norm.weight" in ran.out and file in ran.out
@@ -190,8 +224,16 @@ def test_an_index_that_leaves_its_directory(cli: Cli, model: Path) -> None:
     inside = model / "inside"
     inside.mkdir()
     (inside / "config.json").write_text(json.dumps(LLAMA))
-    for name in ("../model.safetensors", "/etc/passwd", "a/../../model.safetensors", "..\\model.safetensors", ".."):
-        (inside / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+    for name in (
+        "../model.safetensors",
+        "/etc/passwd",
+        "a/../../model.safetensors",
+        "..\\model.safetensors",
+        "..",
+    ):
+        (inside / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"w": name}})
+        )
         ran = cli("params", inside)
         assert ran.code == 2 and "outside the model directory" in ran.err, name
 
@@ -216,7 +258,9 @@ def test_an_index_of_250_000_names_is_read_whole(cli: Cli, tmp_path: Path) -> No
 
 def test_a_sparse_200_gb_file_costs_what_a_small_one_does(tmp_path: Path) -> None:
     path, elements = tmp_path / "model.safetensors", 100 * 10**9
-    text = json.dumps({"w": {"dtype": "BF16", "shape": [elements], "data_offsets": [0, 2 * elements]}}).encode()
+    text = json.dumps(
+        {"w": {"dtype": "BF16", "shape": [elements], "data_offsets": [0, 2 * elements]}}
+    ).encode()
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + 2 * elements)
@@ -226,7 +270,9 @@ def test_a_sparse_200_gb_file_costs_what_a_small_one_does(tmp_path: Path) -> Non
         "print(h.elements, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     start = time.process_time()
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert time.process_time() - start < 5
     assert int(out[0]) == elements and int(out[1]) < 20_000  # KiB
 
@@ -312,7 +358,9 @@ def test_packed_integers_are_not_parameters(cli: Cli, tmp_path: Path, method: st
 def test_a_real_gguf_smollm2(cli: Cli, smollm2: Path) -> None:
     data = json.loads(cli("params", smollm2, "--json").out)
     facts = data["facts"]
-    assert facts["total_params"] == 134515008 and facts["tied"] and data["model"]["family"] == "llama"
+    assert (
+        facts["total_params"] == 134515008 and facts["tied"] and data["model"]["family"] == "llama"
+    )
     assert facts["stored_bytes"] == 96576768 and round(facts["bits_per_element"], 3) == 5.744
     assert facts["n_tensors"] == 272
     config = resolve(str(smollm2)).config
@@ -328,7 +376,11 @@ def test_a_real_gguf_with_one_layer_too_few(cli: Cli, smollm2: Path) -> None:
 def test_a_real_safetensors_minilm(cli: Cli, minilm: Path) -> None:
     facts = json.loads(cli("params", minilm, "--json").out)["facts"]
     # 104 tensors, 22,713,728 elements of which 512 are int64 positions
-    assert (facts["total_params"], facts["buffer_params"], facts["n_tensors"]) == (22713216, 512, 104)
+    assert (facts["total_params"], facts["buffer_params"], facts["n_tensors"]) == (
+        22713216,
+        512,
+        104,
+    )
     whole = json.loads(cli("params", minilm.parent, "--json").out)["facts"]
     assert whole["total_params"] == 22713216
     assert cli("check", minilm.parent).code == 0

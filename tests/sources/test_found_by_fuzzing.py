@@ -16,7 +16,13 @@ from llmcalc.errors import InputError, LlmcalcError
 from tests.conftest import Ran
 
 Cli = Callable[..., Ran]
-SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 9}
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 9,
+}
 
 
 def refused(ran: Ran, *codes: int) -> None:
@@ -42,14 +48,18 @@ def refused(ran: Ran, *codes: int) -> None:
     ids=lambda c: str(c.get("model_type")),
 )
 @pytest.mark.parametrize("command", ["params", "kvcache"])
-def test_a_config_of_wrong_kinds(cli: Cli, tmp_path: Path, config: dict[str, Any], command: str) -> None:
+def test_a_config_of_wrong_kinds(
+    cli: Cli, tmp_path: Path, config: dict[str, Any], command: str
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     refused(cli(command, tmp_path, *(["--ctx", 8] if command == "kvcache" else [])), 2)
 
 
 def test_nesting_is_bounded(cli: Cli, tmp_path: Path) -> None:
     for depth in (101, 500, 982, 5000):
-        (tmp_path / "config.json").write_text('{"model_type": "llama", "a": ' + "[" * depth + "]" * depth + "}")
+        (tmp_path / "config.json").write_text(
+            '{"model_type": "llama", "a": ' + "[" * depth + "]" * depth + "}"
+        )
         ran = cli("params", tmp_path)
         refused(ran, 2)
         assert "nested too deeply" in ran.err
@@ -83,7 +93,9 @@ GGUF_NO_DIMENSIONS = base64.b64decode(
 )
 
 
-@pytest.mark.parametrize("data", [b"", GGUF_NOTHING, GGUF_NO_DIMENSIONS], ids=["empty", "nothing", "no dimensions"])
+@pytest.mark.parametrize(
+    "data", [b"", GGUF_NOTHING, GGUF_NO_DIMENSIONS], ids=["empty", "nothing", "no dimensions"]
+)
 def test_a_gguf_with_nothing_in_it(cli: Cli, tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(data)
@@ -111,7 +123,9 @@ def numbers(*values: int) -> bytes:
 
 
 def lists(*values: int) -> bytes:
-    return struct.pack("<IIQ", 9, 9, len(values)) + b"".join(struct.pack("<IQI", 4, 1, v) for v in values)
+    return struct.pack("<IIQ", 9, 9, len(values)) + b"".join(
+        struct.pack("<IQI", 4, 1, v) for v in values
+    )
 
 
 def floats(*values: float) -> bytes:
@@ -124,7 +138,10 @@ def name(value: str) -> bytes:
 
 NUMBER, FLOAT = struct.pack("<II", 4, 7), struct.pack("<If", 6, 1.5)
 BPE = {"tokenizer__ggml__model": name("gpt2"), "tokenizer__ggml__tokens": strings("a", "b", "ab")}
-SCORED = {"tokenizer__ggml__model": name("llama"), "tokenizer__ggml__tokens": strings("a", "b", "ab")}
+SCORED = {
+    "tokenizer__ggml__model": name("llama"),
+    "tokenizer__ggml__tokens": strings("a", "b", "ab"),
+}
 
 
 @pytest.mark.parametrize(
@@ -135,8 +152,16 @@ SCORED = {"tokenizer__ggml__model": name("llama"), "tokenizer__ggml__tokens": st
         {**BPE, "tokenizer__ggml__token_type": NUMBER},
         {**BPE, "tokenizer__ggml__tokens": FLOAT},
         {**SCORED, "tokenizer__ggml__scores": lists(1, 2, 3)},
-        {**SCORED, "tokenizer__ggml__scores": floats(1, 2, 3), "tokenizer__ggml__unknown_token_id": NUMBER},
-        {**SCORED, "tokenizer__ggml__scores": floats(1, 2, 3), "tokenizer__ggml__unknown_token_id": strings("a")},
+        {
+            **SCORED,
+            "tokenizer__ggml__scores": floats(1, 2, 3),
+            "tokenizer__ggml__unknown_token_id": NUMBER,
+        },
+        {
+            **SCORED,
+            "tokenizer__ggml__scores": floats(1, 2, 3),
+            "tokenizer__ggml__unknown_token_id": strings("a"),
+        },
     ],
 )
 def test_a_vocabulary_of_wrong_kinds(cli: Cli, tmp_path: Path, pairs: dict[str, bytes]) -> None:
@@ -159,7 +184,9 @@ def test_an_id_that_would_take_gigabytes(cli: Cli, tmp_path: Path, kind: str) ->
 
 def test_a_word_that_a_tokenizer_has_no_id_for(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({"model": {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"a": 0}}}))
+    path.write_text(
+        json.dumps({"model": {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"a": 0}}})
+    )
     refused(cli("tokenize", "--tokenizer", path, "hi"))
 
 
@@ -221,18 +248,27 @@ def test_a_template_without_end(template: str) -> None:
     assert time.monotonic() - begun < 105
 
 
-def test_a_template_finds_no_modules_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_finds_no_modules_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file called jinja2.py in the directory one stands in is not imported."""
     from llmcalc.tokens.chat import render
 
     (tmp_path / "jinja2.py").write_text("raise SystemExit('executed')")
     monkeypatch.chdir(tmp_path)
     assert (
-        render("{{ messages[0].content | tojson(ensure_ascii=False) }}", [{"role": "u", "content": "é"}], {}) == '"é"'
+        render(
+            "{{ messages[0].content | tojson(ensure_ascii=False) }}",
+            [{"role": "u", "content": "é"}],
+            {},
+        )
+        == '"é"'
     )
 
 
-@pytest.mark.parametrize("raw", [{"chat_template": [1]}, {"chat_template": [{"name": 3}]}, {"chat_template": 5}])
+@pytest.mark.parametrize(
+    "raw", [{"chat_template": [1]}, {"chat_template": [{"name": 3}]}, {"chat_template": 5}]
+)
 def test_templates_of_wrong_kinds(cli: Cli, tmp_path: Path, raw: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(raw))
@@ -298,7 +334,9 @@ def test_tekken_that_lacks_bytes(cli: Cli, tmp_path: Path, rank: float) -> None:
 
 def test_a_number_of_thousands_of_digits_in_an_error(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text('{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [{"id": 1' + "0" * 4000 + "}]}")
+    path.write_text(
+        '{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [{"id": 1' + "0" * 4000 + "}]}"
+    )
     refused(cli("tokenize", "--tokenizer", path, "hi"))
 
 
@@ -334,12 +372,18 @@ def test_gguf_arrays_beyond_every_budget(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_pieces_that_join_in_millions_of_ways(cli: Cli, tmp_path: Path) -> None:
-    words = [f"{'a' * n}" for n in range(1, 65)] + [f"{'a' * n}{'b' * m}" for n in range(32) for m in range(1, 33)]
+    words = [f"{'a' * n}" for n in range(1, 65)] + [
+        f"{'a' * n}{'b' * m}" for n in range(32) for m in range(1, 33)
+    ]
     scores = floats(*[1.0] * len(dict.fromkeys(words)))
     tokens = strings(*dict.fromkeys(words))
     path = tmp_path / "m.gguf"
     path.write_bytes(
-        gguf(tokenizer__ggml__model=name("llama"), tokenizer__ggml__tokens=tokens, tokenizer__ggml__scores=scores)
+        gguf(
+            tokenizer__ggml__model=name("llama"),
+            tokenizer__ggml__tokens=tokens,
+            tokenizer__ggml__scores=scores,
+        )
     )
     assert cli("tokenize", "--tokenizer", path, "aab").code in (0, 2)
 
@@ -351,7 +395,12 @@ def test_errors_are_of_a_bounded_length(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_layers_are_bounded_by_any_of_their_names(cli: Cli, tmp_path: Path) -> None:
-    sizes = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8}
+    sizes = {
+        "d_model": 8,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 8,
+    }
     layers = {"encoder_layers": 9999, "decoder_layers": 9999, "decoder_ffn_dim": 8, "vocab_size": 9}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bart", **sizes, **layers}))
     refused(cli("params", tmp_path, "--by", "layer"), 2)

@@ -17,14 +17,25 @@ from llmcalc.sources.places import Place, place
 from tests.conftest import Ran
 from tests.sources.fake_hub import COMMIT, Hub, serving
 
-SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-CONFIG = {"model_type": "llama", "vocab_size": 128, "num_key_value_heads": 2, "torch_dtype": "float32", **SIZES}
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 128,
+    "num_key_value_heads": 2,
+    "torch_dtype": "float32",
+    **SIZES,
+}
 
 
 def weights() -> dict[str, torch.Tensor]:
-    from llmcalc.calc.check import promised
     from llmcalc.config import Config
     from llmcalc.families import anatomy
+    from llmcalc.questions.check import promised
 
     return {name: torch.zeros(w.shape) for name, w in promised(anatomy(Config(CONFIG))).items()}
 
@@ -43,7 +54,10 @@ def fill(folder: Path, shards: int) -> None:
         file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
         save_file(part, folder / file)
         places |= dict.fromkeys(part, file)
-    index = {"metadata": {"total_size": sum(t.numel() * 4 for t in tensors.values())}, "weight_map": places}
+    index = {
+        "metadata": {"total_size": sum(t.numel() * 4 for t in tensors.values())},
+        "weight_map": places,
+    }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
@@ -62,7 +76,12 @@ def ran(hub: Hub, home: Path, *words: str, **more: str) -> Ran:
     env = keep | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "NO_COLOR": "1", **more}
     env = {"LLMCALC_CACHE_DIR": str(home / "llmcalc"), **env}
     done = subprocess.run(
-        [sys.executable, "-m", "llmcalc", *words], capture_output=True, text=True, env=env, timeout=120, check=False
+        [sys.executable, "-m", "llmcalc", *words],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+        check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -76,7 +95,10 @@ def ran(hub: Hub, home: Path, *words: str, **more: str) -> Ran:
         ("org/name:m.gguf", Place("org/name", None, "m.gguf")),
         ("https://huggingface.co/org/name", Place("org/name")),
         ("https://huggingface.co/org/name/tree/main", Place("org/name", "main")),
-        ("https://huggingface.co/org/name/blob/main/config.json", Place("org/name", "main", "config.json")),
+        (
+            "https://huggingface.co/org/name/blob/main/config.json",
+            Place("org/name", "main", "config.json"),
+        ),
         ("org/../name", None),
         ("a/b/c", None),
         ("org/na me", None),
@@ -99,7 +121,9 @@ def test_params_costs_the_config_alone(hub: Hub, tmp_path: Path) -> None:
 def test_check_reads_the_first_bytes(hub: Hub, tmp_path: Path, repo: str) -> None:
     found = ran(hub, tmp_path / "home", "check", repo, "--json")
     assert found.code == 0, found.err
-    shards = {path for path in hub.asked if path.startswith("GET") and path.endswith(".safetensors")}
+    shards = {
+        path for path in hub.asked if path.startswith("GET") and path.endswith(".safetensors")
+    }
     assert len(shards) == (5 if repo == "org/many" else 1)
     assert all(hub.asked[path] == 1 for path in shards)
 
@@ -115,7 +139,9 @@ def test_a_large_file_is_not_read_even_without_ranges(hub: Hub, tmp_path: Path) 
         file.truncate(8 + len(text) + 2**28)
     for hub.ranges in (True, False):
         hub.sent = 0
-        assert ran(hub, tmp_path / "home", "check", "org/one").code == 1  # it is not what its config promises
+        assert (
+            ran(hub, tmp_path / "home", "check", "org/one").code == 1
+        )  # it is not what its config promises
         assert hub.sent < 2**25
 
 
@@ -125,7 +151,9 @@ def test_a_header_longer_than_the_first_window(hub: Hub, tmp_path: Path) -> None
     path = hub.root / "org" / "one" / "model.safetensors"
     save_file(load_file(path), path, metadata={"note": "x" * 700_000})
     assert ran(hub, tmp_path / "home", "check", "org/one").code == 0
-    assert hub.asked[f"GET /org/one/resolve/{COMMIT}/{path.name}"] == 2  # the beginning, and the rest of it
+    assert (
+        hub.asked[f"GET /org/one/resolve/{COMMIT}/{path.name}"] == 2
+    )  # the beginning, and the rest of it
 
 
 def test_the_cache_answers_without_the_network(hub: Hub, tmp_path: Path) -> None:
@@ -157,7 +185,9 @@ def test_what_goes_wrong_is_one_line(hub: Hub, tmp_path: Path) -> None:
         found = ran(hub, home, *words, **more)
         assert (found.code, found.out) == (code, ""), (words, more, found.err)
         assert says in found.err and "Traceback" not in found.err, found.err
-        assert len([x for x in found.err.splitlines() if x and not x.startswith("hint")]) == 1, found.err
+        assert len([x for x in found.err.splitlines() if x and not x.startswith("hint")]) == 1, (
+            found.err
+        )
 
 
 def test_a_tokenizer_comes_too_and_weights_do_not(hub: Hub, tmp_path: Path) -> None:
@@ -169,7 +199,9 @@ def test_a_tokenizer_comes_too_and_weights_do_not(hub: Hub, tmp_path: Path) -> N
     there = ran(hub, home, "tokenize", "--model", "org/one", "Now", "--json")
     here = ran(hub, home, "tokenize", "--model", "toy", "Now", "--json")
     assert there.code == 0, there.err
-    assert [r["id"] for r in json.loads(there.out)["rows"]] == [r["id"] for r in json.loads(here.out)["rows"]]
+    assert [r["id"] for r in json.loads(there.out)["rows"]] == [
+        r["id"] for r in json.loads(here.out)["rows"]
+    ]
     assert ran(hub, home, "tokenize", "--model", "org/many", "Now").code == 3
     weights = ran(hub, home, "dtype", "--tensor", "org/one:lm_head.weight")
     assert weights.code == 3 and "not here" in weights.err
@@ -196,9 +228,16 @@ def test_a_token_goes_to_the_hub_alone(hub: Hub, tmp_path: Path) -> None:
 
 def test_eight_processes_on_a_cold_cache(hub: Hub, tmp_path: Path) -> None:
     home = str(tmp_path / "home")
-    env = dict(os.environ) | {"HF_ENDPOINT": hub.url, "HF_HOME": home, "LLMCALC_CACHE_DIR": home + "/llmcalc"}
+    env = dict(os.environ) | {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": home,
+        "LLMCALC_CACHE_DIR": home + "/llmcalc",
+    }
     command = [sys.executable, "-m", "llmcalc", "check", "org/many", "--json"]
-    running = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(8)]
+    running = [
+        subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
     answers = [p.communicate(timeout=120)[0] for p in running]
     assert all(p.returncode == 0 for p in running) and len(set(answers)) == 1
     fetched = {path: n for path, n in hub.asked.items() if path.startswith("GET")}

@@ -77,7 +77,9 @@ def test_a_file_that_changes_is_read_again(hub: Hub, tmp_path: Path) -> None:
     assert ran(hub, tmp_path / "a", "check", "org/one").code == 0
     hub.changes, hub.cuts = {"model.safetensors": 99}, {"model.safetensors": 99}
     found = ran(hub, tmp_path / "b", "check", "org/one")
-    assert found.code == 3 and "changes while it is read" in found.err and said_in_one_line(found.err)
+    assert (
+        found.code == 3 and "changes while it is read" in found.err and said_in_one_line(found.err)
+    )
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -97,9 +99,14 @@ def test_no_token_leaves_the_hub(hub: Hub, tmp_path: Path) -> None:
         hub.elsewhere = store
         found = ran(hub, tmp_path / "home", "check", "org/many", HF_TOKEN="hf_secret_of_mine")
         assert found.code == 0, found.err
-        asked = {path: token for path, token in store.tokens.items() if path.endswith(".safetensors")}
+        asked = {
+            path: token for path, token in store.tokens.items() if path.endswith(".safetensors")
+        }
         assert len(asked) == SHARDS and set(asked.values()) == {None}
-    assert hub.tokens[f"/org/many/resolve/{COMMIT}/model-00001-of-00005.safetensors"] == "Bearer hf_secret_of_mine"
+    assert (
+        hub.tokens[f"/org/many/resolve/{COMMIT}/model-00001-of-00005.safetensors"]
+        == "Bearer hf_secret_of_mine"
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,16 +114,31 @@ def test_no_token_leaves_the_hub(hub: Hub, tmp_path: Path) -> None:
     [
         ("http://127.0.0.1:9", {}, "cannot be reached"),
         ("http://nowhere.invalid", {}, "name of http://nowhere.invalid"),
-        ("http://nowhere.invalid", {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}, "proxy"),
+        (
+            "http://nowhere.invalid",
+            {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"},
+            "proxy",
+        ),
         ("HTTPS", {}, "no safe connection"),
     ],
 )
-def test_no_network(hub: Hub, tmp_path: Path, endpoint: str, more: dict[str, str], says: str) -> None:
+def test_no_network(
+    hub: Hub, tmp_path: Path, endpoint: str, more: dict[str, str], says: str
+) -> None:
     """No route, no name, no proxy, no TLS: each says which, at once."""
     endpoint = endpoint.replace("HTTPS", hub.url.replace("http:", "https:"))
-    bare = {"HTTP_PROXY": "", "http_proxy": "", "HTTPS_PROXY": "", "https_proxy": "", "ALL_PROXY": "", "all_proxy": ""}
+    bare = {
+        "HTTP_PROXY": "",
+        "http_proxy": "",
+        "HTTPS_PROXY": "",
+        "https_proxy": "",
+        "ALL_PROXY": "",
+        "all_proxy": "",
+    }
     begun = time.monotonic()
-    found = ran(hub, tmp_path / "home", "check", "org/one", **{**bare, "HF_ENDPOINT": endpoint, **more})
+    found = ran(
+        hub, tmp_path / "home", "check", "org/one", **{**bare, "HF_ENDPOINT": endpoint, **more}
+    )
     assert found.code == 3 and says in found.err and said_in_one_line(found.err), found.err
     assert time.monotonic() - begun < 12
 
@@ -140,8 +162,12 @@ def test_the_second_call_needs_no_network(hub: Hub, tmp_path: Path, repo: str) -
     exact = ran(hub, home, "check", f"{repo}@{COMMIT}", "--json")
     assert sum(hub.asked.values()) == asked  # a commit never changes, and is never asked for
     offline = ran(hub, home, "check", repo, "--json", HF_HUB_OFFLINE="1")
-    gone = ran(hub, home, "check", repo, "--json", HF_ENDPOINT=hub.url, HTTP_PROXY="http://127.0.0.1:9")
-    assert sum(hub.asked.values()) == asked + (1 if gone.code == 0 and sum(hub.asked.values()) > asked else 0)
+    gone = ran(
+        hub, home, "check", repo, "--json", HF_ENDPOINT=hub.url, HTTP_PROXY="http://127.0.0.1:9"
+    )
+    assert sum(hub.asked.values()) == asked + (
+        1 if gone.code == 0 and sum(hub.asked.values()) > asked else 0
+    )
     answers = [json.loads(r.out) for r in (first, exact, offline)]
     assert [r.code for r in (first, exact, offline)] == [0, 0, 0]
     assert all(a["facts"] == answers[0]["facts"] for a in answers)
@@ -157,18 +183,26 @@ def test_a_corrupt_entry_is_dropped_and_fetched_again(hub: Hub, tmp_path: Path) 
         path.write_bytes([data[: len(data) // 2], b"", data[:-1] + bytes([data[-1] ^ 1])][i % 3])
     before = sum(n for path, n in hub.asked.items() if path.endswith(".safetensors"))
     assert ran(hub, home, "check", "org/many").code == 0
-    assert sum(n for path, n in hub.asked.items() if path.endswith(".safetensors")) == before + SHARDS
+    assert (
+        sum(n for path, n in hub.asked.items() if path.endswith(".safetensors")) == before + SHARDS
+    )
     assert ran(hub, home, "check", f"org/many@{COMMIT}", HF_HUB_OFFLINE="1").code == 0
 
 
 def test_a_killed_process_leaves_a_cache_that_works(hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    env = dict(os.environ) | {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "LLMCALC_CACHE_DIR": str(home / "llmcalc")}
+    env = dict(os.environ) | {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home),
+        "LLMCALC_CACHE_DIR": str(home / "llmcalc"),
+    }
     command = [sys.executable, "-m", "llmcalc", "check", "org/many", "--jobs", "1"]
     hub.rate = 30_000.0
     for wait in (1, 2, 4):  # so many requests are through, one is under way
         begun = sum(hub.asked.values())
-        process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         while sum(hub.asked.values()) < begun + wait and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)

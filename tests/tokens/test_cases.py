@@ -37,9 +37,13 @@ BPE: dict[str, Any] = {
 
 def made(folder: Path, model: dict[str, Any], **more: Any) -> Path:
     """A tokenizer.json."""
-    empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    empty = dict.fromkeys(
+        ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    )
     path = folder / "tokenizer.json"
-    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], **empty, **more, "model": model}))
+    path.write_text(
+        json.dumps({"version": "1.0", "added_tokens": [], **empty, **more, "model": model})
+    )
     return path
 
 
@@ -70,12 +74,18 @@ def test_a_long_run_of_one_character_is_not_quadratic(name: str, o200k: Any) -> 
 def test_bytes_that_are_no_text_are_named(o200k: Any) -> None:
     """Aider-AI/aider#3693."""
     ran = piped(base64.b64decode("YWJj/w=="), "-")
-    assert ran.returncode == 2 and b"byte 0xff at offset 3" in ran.stderr and b"Traceback" not in ran.stderr
+    assert (
+        ran.returncode == 2
+        and b"byte 0xff at offset 3" in ran.stderr
+        and b"Traceback" not in ran.stderr
+    )
     ran = piped(base64.b64decode("YWJj/w=="), "-", "--errors", "replace", "--json")
     assert ran.returncode == 0 and json.loads(ran.stdout)["facts"]["n_chars"] == 4
 
 
-@pytest.mark.parametrize(("name", "token"), [("gpt2", 50256), ("cl100k_base", 100257), ("o200k_base", 199999)])
+@pytest.mark.parametrize(
+    ("name", "token"), [("gpt2", 50256), ("cl100k_base", 100257), ("o200k_base", 199999)]
+)
 def test_special_tokens_are_read_either_way_when_asked(
     cli: Callable[..., Any], name: str, token: int, o200k: Any
 ) -> None:
@@ -84,8 +94,12 @@ def test_special_tokens_are_read_either_way_when_asked(
     refused = cli("tokenize", "-t", name, text)
     assert refused.code == 2 and text in refused.err
     read = cli("tokenize", "-t", name, "--special", "parse", "--json", text)
-    assert json.loads(read.out)["facts"]["ids"] == [token] and "special tokens in the text" in read.out
-    plain = json.loads(cli("tokenize", "-t", name, "--special", "text", "--json", text).out)["facts"]
+    assert (
+        json.loads(read.out)["facts"]["ids"] == [token] and "special tokens in the text" in read.out
+    )
+    plain = json.loads(cli("tokenize", "-t", name, "--special", "text", "--json", text).out)[
+        "facts"
+    ]
     assert token not in plain["ids"] and "".join(plain["pieces"]) == text
 
 
@@ -93,8 +107,14 @@ def test_names_that_only_begin_like_a_known_one(cli: Callable[..., Any]) -> None
     """openai/tiktoken#596, #569."""
     for name in ("gpt-50", "gpt-5foo", "no-such-model"):
         ran = cli("tokenize", "--model", name, "hello")
-        assert ran.code == 2 and name in ran.err and "close" in ran.err and "Traceback" not in ran.err
-    right = {"gpt-4.5": "o200k_base", "gpt-4o-2024-08-06": "o200k_base", "gpt-3.5-turbo-0125": "cl100k_base"}
+        assert (
+            ran.code == 2 and name in ran.err and "close" in ran.err and "Traceback" not in ran.err
+        )
+    right = {
+        "gpt-4.5": "o200k_base",
+        "gpt-4o-2024-08-06": "o200k_base",
+        "gpt-3.5-turbo-0125": "cl100k_base",
+    }
     assert {name: openai(name) for name in right} == right
 
 
@@ -125,7 +145,12 @@ UNIGRAM: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     ("text", "ids"),
-    [("a\nb", [1, 3, 2]), ("a\n\nb", [1, 3, 3, 2]), ("a\u00e9b", [1, 0, 2]), ("a\U0001f999b", [1, 0, 2])],
+    [
+        ("a\nb", [1, 3, 2]),
+        ("a\n\nb", [1, 3, 3, 2]),
+        ("a\u00e9b", [1, 0, 2]),
+        ("a\U0001f999b", [1, 0, 2]),
+    ],
 )
 def test_byte_fallback_of_a_unigram_model(tmp_path: Path, text: str, ids: list[int]) -> None:
     """huggingface/swift-transformers#387, #388."""
@@ -134,23 +159,50 @@ def test_byte_fallback_of_a_unigram_model(tmp_path: Path, text: str, ids: list[i
 
 def test_an_emoji_becomes_its_bytes(tmp_path: Path) -> None:
     """ggml-org/llama.cpp#28862."""
-    table = [["<unk>", 0.0], ["a", -1.0], ["b", -1.0], *([f"<0x{b:02X}>", -10.0] for b in range(256))]
+    table = [
+        ["<unk>", 0.0],
+        ["a", -1.0],
+        ["b", -1.0],
+        *([f"<0x{b:02X}>", -10.0] for b in range(256)),
+    ]
     found = named(str(made(tmp_path, {**UNIGRAM, "vocab": table})))
     assert found.encode("a\U0001f999b") == [1, 243, 162, 169, 156, 2]
     assert found.encode("\u00e9") == [198, 172]
-    assert [found.piece(i) for i in (243, 162, 169, 156)] == [bytes([b]) for b in "\U0001f999".encode()]
+    assert [found.piece(i) for i in (243, 162, 169, 156)] == [
+        bytes([b]) for b in "\U0001f999".encode()
+    ]
 
 
 def test_two_bos_in_a_row_are_said(tmp_path: Path, cli: Callable[..., Any]) -> None:
     """vllm-project/vllm#27515: a rendered prompt already begins with BOS."""
-    words = ("<unk>", "<s>", "H", "e", "l", "o", "\u2581", "He", "ll", "\u2581He", "llo", "\u2581Hello")
+    words = (
+        "<unk>",
+        "<s>",
+        "H",
+        "e",
+        "l",
+        "o",
+        "\u2581",
+        "He",
+        "ll",
+        "\u2581He",
+        "llo",
+        "\u2581Hello",
+    )
     merges = [["H", "e"], ["l", "l"], ["\u2581", "He"], ["ll", "o"], ["\u2581He", "llo"]]
-    model = BPE | {"unk_token": "<unk>", "vocab": {w: i for i, w in enumerate(words)}, "merges": merges}
+    model = BPE | {
+        "unk_token": "<unk>",
+        "vocab": {w: i for i, w in enumerate(words)},
+        "merges": merges,
+    }
     normalizers = [
         {"type": "Prepend", "prepend": "\u2581"},
         {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
     ]
-    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    single = [
+        {"SpecialToken": {"id": "<s>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ]
     pair = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]
     specials = {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
     path = made(
@@ -158,7 +210,12 @@ def test_two_bos_in_a_row_are_said(tmp_path: Path, cli: Callable[..., Any]) -> N
         model,
         added_tokens=[added(0, "<unk>"), added(1, "<s>")],
         normalizer={"type": "Sequence", "normalizers": normalizers},
-        post_processor={"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": specials},
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": pair,
+            "special_tokens": specials,
+        },
     )
     found = named(str(path))
     assert found.encode("<s>Hello", "allow") == [1, 11]
@@ -167,7 +224,10 @@ def test_two_bos_in_a_row_are_said(tmp_path: Path, cli: Callable[..., Any]) -> N
     assert "same special token twice" in ran.err
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps(
-            {"bos_token": "<s>", "chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"}
+            {
+                "bos_token": "<s>",
+                "chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+            }
         )
     )
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
@@ -181,7 +241,13 @@ def test_a_file_that_asks_for_composed_characters(tmp_path: Path) -> None:
     """meta-pytorch/tokenizers#104."""
     vocab = {"e": 1, "\u00e9": 2, "\u0301": 3, "p": 4, "<unk>": 0}
     found = named(
-        str(made(tmp_path, BPE | {"unk_token": "<unk>", "vocab": vocab, "merges": []}, normalizer={"type": "NFC"}))
+        str(
+            made(
+                tmp_path,
+                BPE | {"unk_token": "<unk>", "vocab": vocab, "merges": []},
+                normalizer={"type": "NFC"},
+            )
+        )
     )
     assert found.encode("pe\u0301") == [4, 2] and not found.lossless
 
@@ -201,13 +267,20 @@ def test_a_space_before_the_text(tmp_path: Path, scheme: str, ids: list[list[int
     meta = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}
     found = named(
         str(
-            made(tmp_path, BPE | {"vocab": vocab, "merges": merges}, added_tokens=[added(6, "<s>")], pre_tokenizer=meta)
+            made(
+                tmp_path,
+                BPE | {"vocab": vocab, "merges": merges},
+                added_tokens=[added(6, "<s>")],
+                pre_tokenizer=meta,
+            )
         )
     )
     assert [found.encode(t, "allow") for t in ("<s>hi", "hi", "hi<s>hi")] == ids
 
 
-def test_a_poisoned_cache_is_refused(tmp_path: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poisoned_cache_is_refused(
+    tmp_path: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """openai/tiktoken#564: a file with another hash is never used, and never deleted either."""
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     encodings._ranks.cache_clear()
@@ -217,7 +290,9 @@ def test_a_poisoned_cache_is_refused(tmp_path: Path, cli: Callable[..., Any], mo
     ran = cli("tokenize", "--tokenizer", "cl100k_base", "hi")
     assert ran.code == 2 and "sha256" in ran.err and path.exists()
     path.unlink()
-    monkeypatch.setattr(encodings, "distribution", lambda _: (_ for _ in ()).throw(encodings.PackageNotFoundError()))
+    monkeypatch.setattr(
+        encodings, "distribution", lambda _: (_ for _ in ()).throw(encodings.PackageNotFoundError())
+    )
     ran = cli("tokenize", "--tokenizer", "cl100k_base", "hi")
     assert ran.code == 3 and path.name in ran.err and "223921b7" in ran.err
     encodings._ranks.cache_clear()
@@ -240,7 +315,8 @@ def test_any_ids_decode(ids: list[int]) -> None:
 
 
 WORDS = st.lists(
-    st.sampled_from(["a", "the", " ", "  ", "\n", "x1", "é", "안", "'s", "!", "\t", " .", "\r\n"]), max_size=60
+    st.sampled_from(["a", "the", " ", "  ", "\n", "x1", "é", "안", "'s", "!", "\t", " .", "\r\n"]),
+    max_size=60,
 )
 
 
@@ -267,8 +343,15 @@ def test_cutting_changes_no_id_of_other_encodings(o200k: Any, smollm2: Path) -> 
 
 def test_what_must_not_be_cut_is_not(tmp_path: Path) -> None:
     vocab = {"\u2581": 0, "h": 1, "\u2581h": 2}
-    meta = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": False}
-    found = named(str(made(tmp_path, BPE | {"vocab": vocab, "merges": [["\u2581", "h"]]}, pre_tokenizer=meta)))
+    meta = {
+        "type": "Metaspace",
+        "replacement": "\u2581",
+        "prepend_scheme": "always",
+        "split": False,
+    }
+    found = named(
+        str(made(tmp_path, BPE | {"vocab": vocab, "merges": [["\u2581", "h"]]}, pre_tokenizer=meta))
+    )
     assert not found.cuts_before_spaces
     assert count(found, io.BytesIO(b"h h h")).tokens == len(found.encode("h h h"))
 
@@ -305,11 +388,15 @@ def test_where_a_text_may_be_cut() -> None:
         "[" * 100_000,
     ],
 )
-def test_hostile_tokenizer_files_are_one_line(tmp_path: Path, cli: Callable[..., Any], content: str) -> None:
+def test_hostile_tokenizer_files_are_one_line(
+    tmp_path: Path, cli: Callable[..., Any], content: str
+) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     ran = cli("tokenize", "-t", path, "hello")
-    assert ran.code == 2 and len(ran.err.strip().splitlines()[0]) < 400 and "Traceback" not in ran.err
+    assert (
+        ran.code == 2 and len(ran.err.strip().splitlines()[0]) < 400 and "Traceback" not in ran.err
+    )
 
 
 def test_a_million_merges_take_bounded_time(tmp_path: Path) -> None:
@@ -328,13 +415,19 @@ def test_a_million_merges_take_bounded_time(tmp_path: Path) -> None:
         lambda x: (
             st.lists(x, max_size=3)
             | st.dictionaries(
-                st.sampled_from(["model", "type", "vocab", "merges", "version", "added_tokens", "BPE"]), x, max_size=4
+                st.sampled_from(
+                    ["model", "type", "vocab", "merges", "version", "added_tokens", "BPE"]
+                ),
+                x,
+                max_size=4,
             )
         ),
         max_leaves=12,
     )
 )
-def test_any_json_is_a_tokenizer_or_an_error(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+def test_any_json_is_a_tokenizer_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, value: Any
+) -> None:
     path = tmp_path_factory.mktemp("t") / "tokenizer.json"
     path.write_text(json.dumps(value))
     try:
@@ -356,13 +449,17 @@ def test_limits_prices_and_files(tmp_path: Path, cli: Callable[..., Any]) -> Non
     assert cli("tokenize", tmp_path / "a.txt", "--count").out == "3\n"
     assert cli("tokenize", "The weather is", "--max-tokens", "2").code == 1
     assert "1 more than" in cli("tokenize", "The weather is", "--max-tokens", "2").err
-    facts = json.loads(cli("tokenize", "The weather is", "--price-in", "2.5", "--unit", "1M", "--json").out)["facts"]
+    facts = json.loads(
+        cli("tokenize", "The weather is", "--price-in", "2.5", "--unit", "1M", "--json").out
+    )["facts"]
     assert facts["cost"] == pytest.approx(7.5e-6)
     assert cli("tokenize", "The weather is fine", "--truncate", "2").out == "The weather"
     top = json.loads(cli("tokenize", "a a a b", "--top", "1", "--json").out)["rows"]
     assert (top[0]["piece"], top[0]["times"]) == (" a", 2)
     assert json.loads(cli("tokenize", "naïve 안", "--live", "--json").out)["facts"]["round_trip"]
-    share = json.loads(cli("tokenize", "hello", "--model", "gpt2", "--json").out)["facts"]["context_share"]
+    share = json.loads(cli("tokenize", "hello", "--model", "gpt2", "--json").out)["facts"][
+        "context_share"
+    ]
     assert share == pytest.approx(1 / 1024)
 
 
@@ -373,7 +470,9 @@ def test_parquet_counts_as_json_lines_do(tmp_path: Path, cli: Callable[..., Any]
     parquet.write_table(arrow.table({"body": rows}), tmp_path / "x.parquet")
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"body": r}) + "\n" for r in rows))
     counts = [
-        json.loads(cli("tokenize", tmp_path / f"x.{kind}", "--field", "body", "--json").out)["facts"]["n_tokens"]
+        json.loads(cli("tokenize", tmp_path / f"x.{kind}", "--field", "body", "--json").out)[
+            "facts"
+        ]["n_tokens"]
         for kind in ("parquet", "jsonl")
     ]
     assert counts == [5 * 700, 5 * 700]
@@ -390,7 +489,12 @@ def test_an_engine_of_many_machines_can_map_it(tmp_path: Path) -> None:
     from llmcalc.tokens import count_texts
 
     texts = ["The weather is", "cat sat"] * 50
-    found = bag.from_sequence(texts, npartitions=4).map_partitions(count_texts, "gpt2").sum().compute(scheduler="sync")
+    found = (
+        bag.from_sequence(texts, npartitions=4)
+        .map_partitions(count_texts, "gpt2")
+        .sum()
+        .compute(scheduler="sync")
+    )
     assert found == 5 * 50
 
 

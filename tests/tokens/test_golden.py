@@ -20,7 +20,9 @@ from llmcalc.tokens.find import named
 from tests.conftest import asset
 
 GOLDEN: dict[str, Any] = json.loads(
-    Path(os.environ.get("LLMCALC_TOKENIZER_GOLDEN") or Path(__file__).parent / "golden.json").read_text()
+    Path(
+        os.environ.get("LLMCALC_TOKENIZER_GOLDEN") or Path(__file__).parent / "golden.json"
+    ).read_text()
 )
 STRINGS: dict[str, str] = GOLDEN["strings"]
 PACKAGES = {
@@ -65,7 +67,11 @@ def test_most_of_them_can_be_had() -> None:
 
 @pytest.mark.parametrize(
     ("text", "ids"),
-    [("cat sat", [9246, 3332]), ("The weather is", [464, 6193, 318]), ("someunknownPlace", [11246, 34680, 27271])],
+    [
+        ("cat sat", [9246, 3332]),
+        ("The weather is", [464, 6193, 318]),
+        ("someunknownPlace", [11246, 34680, 27271]),
+    ],
 )
 def test_gpt2_through_the_command(cli: Callable[..., Any], text: str, ids: list[int]) -> None:
     facts = json.loads(cli("tokenize", text, "--json").out)["facts"]

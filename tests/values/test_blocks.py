@@ -14,16 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from llmcalc.calc.blockformats import BLOCKS, INTEGERS
-from llmcalc.dtypes import GGUF_TYPES, dtype
 from llmcalc.errors import UnavailableError
-from llmcalc.values.blocks import BNB_FP4, NF4, RULES, micro, nvfp4, quantiser, table
-from llmcalc.values.ggml import round_trip
-from llmcalc.values.integers import quantise, ways
+from llmcalc.formats.block import BLOCKS, INTEGERS
+from llmcalc.formats.codecs.block import BNB_FP4, NF4, RULES, micro, nvfp4, quantiser, table
+from llmcalc.formats.codecs.ggml import round_trip
+from llmcalc.formats.codecs.integer import quantise, ways
+from llmcalc.formats.element import GGUF_TYPES, dtype
 from tests.conftest import Ran
 
 Cli = Callable[..., Ran]
-NUMBERS = np.random.default_rng(0).normal(0, 1, 64_000) * 10.0 ** np.random.default_rng(1).integers(-6, 3, 64_000)
+NUMBERS = np.random.default_rng(0).normal(0, 1, 64_000) * 10.0 ** np.random.default_rng(1).integers(
+    -6, 3, 64_000
+)
 
 
 def said(cli: Cli, *words: str) -> dict[str, Any]:
@@ -37,7 +39,9 @@ def test_mxfp4_is_what_gguf_writes() -> None:
     kind = gguf.GGMLQuantizationType.MXFP4
     rows = NUMBERS.astype(np.float32).reshape(-1, 32)
     theirs = gguf.quants.dequantize(gguf.quants.quantize(rows, kind), kind).reshape(-1)
-    assert np.array_equal(micro(NUMBERS.astype(np.float32).astype(np.float64), "mxfp4").values, theirs)
+    assert np.array_equal(
+        micro(NUMBERS.astype(np.float32).astype(np.float64), "mxfp4").values, theirs
+    )
 
 
 def test_sizes_are_gguf_own_but_for_two() -> None:
@@ -51,10 +55,18 @@ def test_sizes_are_gguf_own_but_for_two() -> None:
 
 def test_bits_per_weight() -> None:
     """OCP Microscaling v1.0; NVIDIA's NVFP4; bitsandbytes 0.50.2; every block of ggml as dtypes has it."""
-    want = {"mxfp8_e4m3": 8.25, "mxfp8_e5m2": 8.25, "mxfp6_e2m3": 6.25, "mxfp6_e3m2": 6.25, "mxfp4": 4.25}
+    want = {
+        "mxfp8_e4m3": 8.25,
+        "mxfp8_e5m2": 8.25,
+        "mxfp6_e2m3": 6.25,
+        "mxfp6_e3m2": 6.25,
+        "mxfp4": 4.25,
+    }
     want |= {"mxint8": 8.25, "nvfp4": 4.5, "nf4": 4.5, "nf4_double": 4.126953125}
     assert {name: BLOCKS[name].bits for name in want} == want
-    assert all(BLOCKS[n.lower()].bits == dtype(n).bits for n, block, _ in GGUF_TYPES.values() if block > 1)
+    assert all(
+        BLOCKS[n.lower()].bits == dtype(n).bits for n, block, _ in GGUF_TYPES.values() if block > 1
+    )
 
 
 def test_nf4_levels() -> None:
@@ -69,7 +81,13 @@ def test_nf4_levels() -> None:
 @given(arrays(np.float64, st.integers(1, 100), elements=st.floats(-1e4, 1e4, width=32)))
 def test_every_code_is_the_nearest(x: Any) -> None:
     """A block's numbers come back within half a step of the widest spacing, and 0 as 0; again changes nothing."""
-    for name, most in (("mxfp8_e4m3", 1 / 8), ("mxfp4", 1 / 3), ("mxint8", 1 / 64), ("nvfp4", 0.26), ("nf4", 0.16)):
+    for name, most in (
+        ("mxfp8_e4m3", 1 / 8),
+        ("mxfp4", 1 / 3),
+        ("mxint8", 1 / 64),
+        ("nvfp4", 0.26),
+        ("nf4", 0.16),
+    ):
         known = quantiser(name)
         assert known is not None
         coded = known(x)
@@ -94,7 +112,11 @@ def test_nvfp4_uses_its_range() -> None:
     """The largest number becomes 448·6 times the tensor's scale, so it comes back; a block far below may vanish."""
     x = np.concatenate([np.full(16, 2688.0), np.full(16, 1.0), np.full(16, 1e-6)])
     back = nvfp4(x)
-    assert back.values[0] == 2688 and back.values[16] == pytest.approx(1.0, abs=0.1) and back.values[40] == 0
+    assert (
+        back.values[0] == 2688
+        and back.values[16] == pytest.approx(1.0, abs=0.1)
+        and back.values[40] == 0
+    )
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -107,7 +129,9 @@ def test_affine_is_torchs(bits: int) -> None:
         torch.tensor(x, dtype=torch.float64).float(), scale, zero, way.lowest, way.highest
     )
     assert np.abs(theirs.double().numpy() - ours.values).max() < 1e-6
-    observer = torch.ao.quantization.MinMaxObserver(torch.qint8, quant_min=way.lowest, quant_max=way.highest)
+    observer = torch.ao.quantization.MinMaxObserver(
+        torch.qint8, quant_min=way.lowest, quant_max=way.highest
+    )
     observer(torch.tensor(x).float())
     their_scale, their_zero = observer.calculate_qparams()
     assert float(their_scale) == pytest.approx(scale, rel=1e-6) and int(their_zero) == zero
@@ -132,7 +156,9 @@ def test_gguf_quantisers() -> None:
     coded = round_trip(NUMBERS, form)
     rows = NUMBERS.astype(np.float32).reshape(-1, 32)
     kind = gguf.GGMLQuantizationType.Q8_0
-    assert np.array_equal(coded.values, gguf.quants.dequantize(gguf.quants.quantize(rows, kind), kind).reshape(-1))
+    assert np.array_equal(
+        coded.values, gguf.quants.dequantize(gguf.quants.quantize(rows, kind), kind).reshape(-1)
+    )
     with pytest.raises(UnavailableError, match="q4_k"):
         round_trip(NUMBERS, dtype("q4_k"))
 
@@ -146,12 +172,22 @@ def test_one_block_of_one_number() -> None:
 def test_shared_exponent_clips(cli: Cli) -> None:
     """microsoft/microxcaling#4: 957 beside 960 becomes 896, by clipping."""
     row = said(cli, "mxfp8_e4m3", "--values", "960,957")["rows"][1]
-    assert (row["rule"], row["scale"], row["scaled"], row["code"], row["stored"]) == ("floor", 2, 478.5, 448, 896)
+    assert (row["rule"], row["scale"], row["scaled"], row["code"], row["stored"]) == (
+        "floor",
+        2,
+        478.5,
+        448,
+        896,
+    )
     assert "clipped" in row["note"]
 
 
-@pytest.mark.parametrize(("value", "floor", "ceil"), [("7.9", (1, 6), (2, 8)), ("6.1", (1, 6), (2, 6))])
-def test_two_scale_rules(cli: Cli, value: str, floor: tuple[int, int], ceil: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("value", "floor", "ceil"), [("7.9", (1, 6), (2, 8)), ("6.1", (1, 6), (2, 6))]
+)
+def test_two_scale_rules(
+    cli: Cli, value: str, floor: tuple[int, int], ceil: tuple[int, int]
+) -> None:
     """ROCm/aiter#3212: floor of the exponent, or rounded up."""
     rows = said(cli, "mxfp4", "--value", value)["rows"]
     assert {r["rule"]: (r["scale"], r["stored"]) for r in rows} == {"floor": floor, "ceil": ceil}
@@ -161,11 +197,17 @@ def test_symmetric_ranges(cli: Cli) -> None:
     """microsoft/onnxruntime#10170: -127..127 or -128..127, each with its own scale."""
     rows = said(cli, "int8", "--symmetric", "--values=-1,-0.5,0.3,0.75")["rows"]
     found = {
-        r: ([x["code"] for x in rows if x["rule"] == r], next(x["scale"] for x in rows if x["rule"] == r))
+        r: (
+            [x["code"] for x in rows if x["rule"] == r],
+            next(x["scale"] for x in rows if x["rule"] == r),
+        )
         for r in dict.fromkeys(x["rule"] for x in rows)
     }
     assert found == {
-        "symmetric, restricted": ([-127, -64, 38, 95], pytest.approx(0.007874015748031496, rel=1e-12)),
+        "symmetric, restricted": (
+            [-127, -64, 38, 95],
+            pytest.approx(0.007874015748031496, rel=1e-12),
+        ),
         "symmetric, full": ([-128, -64, 38, 96], pytest.approx(0.00784313725490196, rel=1e-12)),
     }
     assert {x["zero_point"] for x in rows} == {0}
@@ -174,7 +216,11 @@ def test_symmetric_ranges(cli: Cli) -> None:
 def test_nf4_memory(cli: Cli) -> None:
     """bitsandbytes#1203: a 4096 x 4096 weight, plain and with double quantisation."""
     facts = said(cli, "nf4", "--elements", "16777216")["facts"]
-    assert (facts["weight_bytes"], facts["absmax_bytes"], facts["bits_per_weight"]) == (8388608, 1048576, 4.5)
+    assert (facts["weight_bytes"], facts["absmax_bytes"], facts["bits_per_weight"]) == (
+        8388608,
+        1048576,
+        4.5,
+    )
     double = facts["double_quant"]
     assert (double["absmax_bytes"], double["nested_absmax_bytes"]) == (262144, 4096)
     assert double["bits_per_weight"] == 4.126953125
@@ -203,7 +249,9 @@ def test_wrong_input_is_one_line(cli: Cli, words: tuple[str, ...], names: str) -
 def test_models(cli: Cli) -> None:
     found = said(cli, "q4_k_m", "--model", "llama-3-8b")["facts"]
     assert found["types"] == {"q4_k": 193, "f32": 65, "q6_k": 33}
-    everything = {(r["kind"], r["format"]): r["bytes"] for r in said(cli, "--model", "gpt-oss-20b")["rows"]}
+    everything = {
+        (r["kind"], r["format"]): r["bytes"] for r in said(cli, "--model", "gpt-oss-20b")["rows"]
+    }
     assert everything["GGUF file type", "Q1_0"] is None and everything["GGUF file type", "Q8_0"] > 0
     assert len(everything) > 50
 
@@ -211,7 +259,9 @@ def test_models(cli: Cli) -> None:
 def test_schemes_of_matrices(cli: Cli) -> None:
     found = said(cli, "gptq")
     assert found["rows"][0]["bits"] == 4.1640625 and found["facts"]["g_idx_bytes"] == 4 * 4096
-    assert {"gptq", "awq", "llm_int8", "hqq4", "mlx4", "fp8_block"} <= {r["dtype"] for r in said(cli)["rows"]}
+    assert {"gptq", "awq", "llm_int8", "hqq4", "mlx4", "fp8_block"} <= {
+        r["dtype"] for r in said(cli)["rows"]
+    }
 
 
 def test_the_table_names_every_format(cli: Cli) -> None:
@@ -227,13 +277,28 @@ def test_the_table_names_every_format(cli: Cli) -> None:
         "nvfp4",
     ):
         assert name in rows
-    assert {"int8", "int4", "int2", "ternary", "nf4", "nf4_double", "iq2_xxs", "tq1_0", "q4_k"} <= set(rows)
+    assert {
+        "int8",
+        "int4",
+        "int2",
+        "ternary",
+        "nf4",
+        "nf4_double",
+        "iq2_xxs",
+        "tq1_0",
+        "q4_k",
+    } <= set(rows)
     assert (rows["q4_k"]["block"], rows["q4_k"]["block_bytes"]) == (256, 144)
 
 
 def test_on_a_device(cli: Cli) -> None:
     found = said(cli, "--live", "--device", "cpu")
-    assert {r["dtype"] for r in found["rows"]} >= {"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2fnuz"}
+    assert {r["dtype"] for r in found["rows"]} >= {
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2fnuz",
+    }
     assert all(r["bytes"] == r["bytes_predicted"] and r["bits_differ"] == 0 for r in found["rows"])
     assert cli("dtype", "q4_0", "--live").code == 2
     assert cli("dtype", "--device", "cpu").code == 2

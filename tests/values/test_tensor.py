@@ -27,7 +27,9 @@ def weights(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     w = torch.randn(48, 256) * 0.05
     w[3, 7] = 4.0
-    odd = torch.tensor([[1.0, float("nan"), float("inf"), 1e-6, 0.0, -2.0, 0.5, 3.0]], dtype=torch.float16)
+    odd = torch.tensor(
+        [[1.0, float("nan"), float("inf"), 1e-6, 0.0, -2.0, 0.5, 3.0]], dtype=torch.float16
+    )
     tensors = {
         "w": w.to(torch.bfloat16),
         "odd": odd,
@@ -52,7 +54,11 @@ def test_what_a_tensor_holds(cli: Cli, weights: Path) -> None:
     w[3, 7] = 4.0
     w = w.to(torch.bfloat16).double()
     facts = said(cli, "--tensor", f"{weights}:w")["facts"]
-    assert (facts["elements"], facts["min"], facts["max"]) == (w.numel(), float(w.min()), float(w.max()))
+    assert (facts["elements"], facts["min"], facts["max"]) == (
+        w.numel(),
+        float(w.min()),
+        float(w.max()),
+    )
     assert facts["mean"] == pytest.approx(float(w.mean()), rel=1e-12)
     assert facts["std"] == pytest.approx(float(w.std(correction=0)), rel=1e-12)
     assert facts["zeros"] == int((w == 0).sum())
@@ -149,7 +155,9 @@ def test_all_zeros(cli: Cli, weights: Path) -> None:
         ("w", ("--plot", "x.doc"), "x.doc"),
     ],
 )
-def test_wrong_input_is_one_line(cli: Cli, weights: Path, name: str, words: tuple[str, ...], says: str) -> None:
+def test_wrong_input_is_one_line(
+    cli: Cli, weights: Path, name: str, words: tuple[str, ...], says: str
+) -> None:
     ran = cli("dtype", *words, "--tensor", f"{weights}:{name}")
     assert ran.code == 2 and says in ran.err and "Traceback" not in ran.err
     assert len([line for line in ran.err.splitlines() if line and not line.startswith("hint")]) == 1
@@ -171,7 +179,11 @@ def test_a_whole_file(cli: Cli, weights: Path) -> None:
 def test_rows_that_no_block_divides(cli: Cli, weights: Path) -> None:
     """``odd`` has rows of 8, which q8_0 does not divide: it has no losses, and the others have theirs."""
     rows = {r["name"]: r for r in said(cli, "q8_0", "--tensor", weights)["rows"]}
-    assert rows["odd"]["max_error"] is None and rows["odd"]["snr_db"] is None and rows["w"]["max_error"] > 0
+    assert (
+        rows["odd"]["max_error"] is None
+        and rows["odd"]["snr_db"] is None
+        and rows["w"]["max_error"] > 0
+    )
     alone = cli("dtype", "q8_0", "--tensor", f"{weights}:odd")
     assert alone.code == 2 and "rows of 8" in alone.err
 
@@ -181,7 +193,9 @@ def test_chunks_do_not_show(cli: Cli, weights: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(read, "CHUNK", 256 * 5)
     parts = said(cli, "--tensor", f"{weights}:w")
     for a, b in zip(whole["rows"], parts["rows"], strict=True):
-        assert a == {k: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for k, v in b.items()}
+        assert a == {
+            k: pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for k, v in b.items()
+        }
     assert whole["facts"]["histogram"] == parts["facts"]["histogram"]
     assert whole["facts"]["std"] == pytest.approx(parts["facts"]["std"], rel=1e-12)
 
@@ -195,7 +209,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """A sparse file of 512 MiB: the process stays below 300 MiB."""
     path = tmp_path / "big.safetensors"
     n = 2**28
-    header = json.dumps({"w": {"dtype": "F16", "shape": [2**14, 2**14], "data_offsets": [0, 2 * n]}}).encode()
+    header = json.dumps(
+        {"w": {"dtype": "F16", "shape": [2**14, 2**14], "data_offsets": [0, 2 * n]}}
+    ).encode()
     header += b" " * (-len(header) % 8)
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
@@ -205,7 +221,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         "print([x for x in open('/proc/self/status') if x.startswith('VmHWM')][0], file=sys.stderr); sys.exit(code)"
     )
     words = ["dtype", "float16", "--tensor", f"{path}:w", "--json"]
-    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=280)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=280
+    )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["facts"]["zeros"] == n
     assert int(ran.stderr.split("VmHWM:")[1].split()[0]) < 300 * 1024

@@ -1,1 +1,0 @@
-"""One file per question: pure functions of an Anatomy, no input and no output."""

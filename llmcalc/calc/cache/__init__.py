@@ -1,1 +1,0 @@
-"""What a model keeps between tokens: one function per engine over the same mixers, each with its versions."""

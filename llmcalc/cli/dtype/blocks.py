@@ -1,0 +1,246 @@
+"""``llmcalc dtype`` for integers and block formats: what they are, numbers in them, memory piece by piece."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from llmcalc.cli.output.view import Column, Fact, View
+from llmcalc.errors import InputError
+from llmcalc.formats.block import BLOCKS, INTEGERS, Block, Integer
+from llmcalc.formats.element import GGUF_DTYPES, find_dtype
+from llmcalc.formats.floats import Value
+from llmcalc.formats.scheme import SCHEMES
+from llmcalc.text import safe, shorten
+from llmcalc.units import exact
+
+if TYPE_CHECKING:
+    from llmcalc.formats.codecs.block import Coded
+
+Number = tuple[str, Value]
+
+
+def rows() -> list[dict[str, Any]]:
+    """Every integer, block format and scheme of matrices, for the table of all."""
+    schemes = [scheme_row(n) for n in SCHEMES if is_scheme(n)]
+    return [*map(row_of, INTEGERS.values()), *map(row_of, BLOCKS.values()), *schemes]
+
+
+_KEYS = "dtype bits block block_bytes sign exponent mantissa bias max min_normal min_subnormal epsilon digits special"
+_BLANK: dict[str, Any] = dict.fromkeys(_KEYS.split())
+
+
+def row_of(found: Integer | Block) -> dict[str, Any]:
+    """One format's row: bits per weight, block, bytes of it, limits or layout."""
+    if isinstance(found, Integer):
+        return _BLANK | {
+            "dtype": found.name,
+            "bits": found.bits,
+            "block": 1,
+            "max": found.highest,
+            "special": f"{found.lowest} to {found.highest}",
+        }
+    return _BLANK | {
+        "dtype": found.name,
+        "bits": found.bits,
+        "block": found.block,
+        "block_bytes": found.size,
+        "special": found.layout,
+    }
+
+
+def is_scheme(name: str) -> bool:
+    """Whether the name is a way to store matrices and not a format of their elements."""
+    return (
+        name in SCHEMES
+        and name not in BLOCKS
+        and find_dtype(name) is None
+        and not name.startswith("mx")
+    )
+
+
+def scheme_row(name: str) -> dict[str, Any]:
+    """A scheme's row: bits per weight of a 4096 x 4096 matrix, and its formula."""
+    n_bytes = sum(SCHEMES[name].pieces(4096, 4096).values())
+    return _BLANK | {"dtype": name, "bits": 8 * n_bytes / 4096**2, "special": SCHEMES[name].formula}
+
+
+def scheme_facts(name: str) -> list[Fact]:
+    """What a scheme stores of a 4096 x 4096 matrix, piece by piece."""
+    pieces = SCHEMES[name].pieces(4096, 4096)
+    facts = [Fact("formula", SCHEMES[name].formula, "bits per weight")]
+    facts += [
+        Fact(f"{k}_bytes", n, f"{k}, 4096 x 4096", lambda n: f"{exact(n)} B")
+        for k, n in pieces.items()
+    ]
+    return facts
+
+
+def facts_of(found: Integer | Block) -> list[Fact]:
+    """What a single format's page says under its row."""
+    if isinstance(found, Integer):
+        return [
+            Fact("levels", found.highest - found.lowest + 1, "levels"),
+            Fact(
+                "affine",
+                "q = round(x/s) + z;  x̂ = (q - z)·s;  s = (max - min)/(q_max - q_min)",
+                "quantisation",
+            ),
+        ]
+    formula = f"8·{found.size}/{found.block} = {found.bits:.10g}"
+    facts = [
+        Fact("layout", found.layout, "one block"),
+        Fact("value", found.meaning, "a code means"),
+        Fact("bits_per_weight", found.bits, "bits per weight", lambda _: formula),
+    ]
+    if found.per_tensor:
+        facts.append(Fact("bytes_per_tensor", found.per_tensor, "bytes more per tensor"))
+    return facts
+
+
+def stored(found: Integer | Block, numbers: list[Number], only: str | None) -> View:
+    """Numbers as one tensor in the format, by every rule it is made with; ``only`` keeps symmetric or affine ones."""
+    import numpy as np
+
+    words = [safe(shorten(word.strip())) for word, _ in numbers]
+    finite = [_finite(word, value, found.name) for word, value in numbers]
+    array = np.array([float(x) for x in finite])
+    result: list[dict[str, Any]] = []
+    facts: list[Fact] = []
+    for rule, coded in _coded(found, array, only):
+        result += [
+            _row(found, rule, word, x, coded, i)
+            for i, (word, x) in enumerate(zip(words, finite, strict=True))
+        ]
+        facts.append(Fact(f"clipped_{rule or 'values'}", coded.clipped))
+    columns = [
+        Column("value", "number"),
+        Column("dtype", "dtype"),
+        Column("rule", "rule", lambda r: r or ""),
+        Column("scale", "scale", short, right=True),
+        *(
+            [Column("zero_point", "zero point", short, right=True)]
+            if isinstance(found, Integer)
+            else []
+        ),
+        Column("scaled", "x / scale", short, right=True),
+        Column("code", "code", short, right=True),
+        Column("stored", "stored", short, right=True),
+        Column("error", "error", short, right=True),
+        Column("note", "", lambda n: n or ""),
+    ]
+    return View(
+        "dtype/1",
+        f"{len(numbers)} numbers in {found.name}",
+        columns,
+        result,
+        facts,
+        notes=_notes(found),
+    )
+
+
+def _finite(word: str, value: Value, name: str) -> Fraction:
+    number = Fraction(0) if value == "-0" else value
+    if not isinstance(number, Fraction):
+        raise InputError(f"{safe(shorten(word))} has no code in {name}: every code is a number")
+    if abs(number) > 10**38:
+        raise InputError(f"{safe(shorten(word))} is beyond what is quantised: float32's range")
+    return number
+
+
+def _coded(found: Integer | Block, array: Any, only: str | None) -> list[tuple[str, Coded]]:
+    """The numbers by every rule in use: its name, and what comes of it."""
+    from llmcalc.formats.codecs import block as blocks
+    from llmcalc.formats.codecs import ggml
+    from llmcalc.formats.codecs import integer as integers
+
+    if isinstance(found, Integer):
+        if found.name == "ternary" or found.lowest == 0:
+            raise InputError(
+                f"numbers are not stored as {found.name} by one rule",
+                hint="int8, int4 and int2 are",
+            )
+        chosen = [w for w in integers.ways(found.bits) if only is None or w.name.startswith(only)]
+        return [(w.name, integers.quantise(array, w)) for w in chosen]
+    if only is not None:
+        raise InputError(f"--{only} is a question about integers, and {found.name} is none")
+    if found.name.startswith("mx"):
+        return [(rule, blocks.micro(array, found.name, rule)) for rule in blocks.RULES]
+    quantise = blocks.quantiser(found.name)
+    if quantise is not None:
+        return [("", quantise(array))]
+    form = next((d for d in GGUF_DTYPES.values() if d.name == found.name), None)
+    if form is None:
+        raise InputError(
+            f"{found.name} rounds as nf4 does, its scales once more",
+            hint="llmcalc dtype nf4 --value ...",
+        )
+    return [("", ggml.round_trip(array, form))]
+
+
+def _row(
+    found: Integer | Block, rule: str, word: str, x: Fraction, coded: Coded, i: int
+) -> dict[str, Any]:
+    at = i // coded.block
+    scale, code, value = float(coded.scales[at]), float(coded.codes[i]), float(coded.values[i])
+    known = scale == scale  # ggml's own quantisers keep theirs
+    scaled = float(x) / scale if known and scale else None
+    row = {
+        "value": word,
+        "dtype": found.name,
+        "rule": rule,
+        "block": at,
+        "scale": scale if known else None,
+        "scaled": scaled,
+        "code": code if known else None,
+        "stored": value,
+        "error": value - float(x),
+        "note": _note(found, scaled),
+    }
+    if isinstance(found, Integer) and coded.zeros is not None:
+        row |= {"zero_point": int(coded.zeros[at]), "code": int(code)}
+    return row
+
+
+def _note(found: Integer | Block, scaled: float | None) -> str | None:
+    from llmcalc.formats.codecs.block import largest
+
+    if (
+        scaled is None
+        or not found.name.startswith(("mx", "nvfp4"))
+        or abs(scaled) <= largest(found.name)
+    ):
+        return None
+    return f"clipped to {largest(found.name):g}"
+
+
+def _notes(found: Integer | Block) -> list[str]:
+    if isinstance(found, Integer):
+        return [
+            "q = round(x/s) + z, halves to even, x̂ = (q - z)·s",
+            "symmetric: s = max|x| / ((q_max - q_min)/2), z = 0",
+            "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range widened to hold 0",
+        ]
+    if found.name.startswith("mx"):
+        return [
+            "floor: scale 2^(floor(log2 max|x|) - emax), the OCP rule, which clips",
+            "ceil: the least power of two that clips nothing",
+        ]
+    return []
+
+
+def short(x: Any) -> str:
+    """A number in nine digits, a special one by its name."""
+    if x is None:
+        return "-"
+    return x if isinstance(x, str) else f"{x:.9g}"
+
+
+def memory(found: Block, n: int) -> list[tuple[str, int]]:
+    """The bytes of so many weights piece by piece, as the writer names them; the tables of a tensor together."""
+    scheme = {"nf4": "nf4", "bnb_fp4": "nf4", "nf4_double": "nf4_double"}.get(found.name)
+    if scheme is None:
+        pieces = [("blocks", -(-n // found.block) * found.size)]
+    else:
+        pieces = [(k, b) for k, b in SCHEMES[scheme].pieces(n, 1).items() if not k.endswith("_map")]
+    return [*pieces, *([("per_tensor", found.per_tensor)] if found.per_tensor else [])]

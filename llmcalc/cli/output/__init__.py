@@ -1,0 +1,1 @@
+"""Answers as views, and what writes and draws them."""

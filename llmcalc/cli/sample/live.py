@@ -1,0 +1,213 @@
+"""``sample`` on a real model: the logits of one step, or a text token by token."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from llmcalc.cli.output.view import Column, Fact, View
+from llmcalc.cli.sample import table as sample_view
+from llmcalc.cli.trace.live import label, prompt_ids
+from llmcalc.errors import InputError
+from llmcalc.live.device import name_of
+from llmcalc.live.generate import generate
+from llmcalc.live.load import Live, load
+from llmcalc.live.trace import ids_tensor
+from llmcalc.sampling.candidates import Candidates
+from llmcalc.sampling.draw import draws
+from llmcalc.sampling.engines import Engine, run
+from llmcalc.sampling.settings import Settings
+from llmcalc.sources import resolve
+from llmcalc.sources.json_file import read_json
+from llmcalc.text import safe
+from llmcalc.tokens.base import Tokenizer
+from llmcalc.units import exact
+
+if TYPE_CHECKING:
+    from llmcalc.cli.sample.command import GenerateOptions
+
+
+def _load(options: GenerateOptions) -> tuple[Live, list[int], Tokenizer | None]:
+    live = load(resolve(options.model or "toy"), options.device, options.dtype)
+    ids, tokenizer = prompt_ids(live, options.prompt, options.ids)
+    return live, ids, tokenizer
+
+
+def one_step(options: GenerateOptions, engine: Engine, target: str | None) -> sample_view.Subject:
+    """The logits after the prompt, with the tokens' names."""
+    if options.stop:
+        raise InputError("--stop goes with --steps")
+    live, ids, tokenizer = _load(options)
+    logits = live.runner(ids_tensor(live, [ids]), live.runner.cache(1, len(ids)))[0]
+    numbers = _numbers(logits)
+    names = [label(tokenizer, i) for i in range(len(numbers))]
+    return sample_view.subject(numbers, name_of(live.dtype), names, engine, target)
+
+
+def _numbers(logits: torch.Tensor) -> Any:
+    wide = logits.double().cpu().numpy()
+    if not math.isfinite(float(wide.max())):
+        raise InputError(
+            "the model's logits are not finite",
+            hint="--dtype float32, or `llmcalc trace --live` to see where",
+        )
+    return wide
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Text as it comes, to a terminal or a pipe: whole characters only."""
+
+    tokenizer: Tokenizer | None
+    on: bool
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    _decoder: Any = None
+
+    def add(self, token: int, last: bool = False) -> None:
+        """One more token."""
+        piece = self.tokenizer.piece(token) if self.tokenizer is not None else f" {token}".encode()
+        new = self._decoder.decode(piece, last)
+        self.text += new
+        if self.on:
+            sys.stdout.write(safe(new, keep="\n\t"))
+            sys.stdout.flush()
+
+
+def many_steps(
+    options: GenerateOptions, engine: Engine, settings: Settings, greedy: bool
+) -> View | None:
+    """Generation, one row per token; None where the text was streamed instead."""
+    steps = options.steps if options.steps is not None else 50
+    if settings.mirostat and steps > 1:
+        raise InputError(
+            "mirostat's aim moves from step to step, which --steps does not follow yet"
+        )
+    live, ids, tokenizer = _load(options)
+    ends = stop_ids(live, tokenizer)
+    writer = _Writer(tokenizer, options.stream)
+    rows: list[dict[str, Any]] = []
+    reason = f"{steps} steps"
+
+    def choose(logits: torch.Tensor, so_far: Sequence[int]) -> int:
+        now = replace(settings, prompt=tuple(ids), output=tuple(so_far))
+        raw = Candidates.of(_numbers(logits))
+        path = run(engine, now, raw, logits.numel())
+        end = path[-1][1] if path else raw
+        chosen = (
+            end.greedy
+            if greedy or settings.temperature == 0
+            else int(draws(end, 1, settings.seed + len(so_far))[0])
+        )
+        rows.append(_row(len(so_far), chosen, raw, end, tokenizer))
+        return int(chosen)
+
+    for made in generate(live, ids, steps, choose):
+        rows[-1]["seconds"] = made.seconds
+        if made.token in ends:
+            reason = f"stop token {label(tokenizer, made.token)}"
+            break
+        writer.add(made.token)
+        found = next((s for s in options.stop or () if s in writer.text), None)
+        if found is not None:
+            reason = f"the text {found!r}"
+            break
+    if options.stream:
+        print()
+        return None
+    return _view(live, ids, rows, writer.text, reason, engine)
+
+
+def stop_ids(live: Live, tokenizer: Tokenizer | None) -> set[int]:
+    """Tokens that end an answer: those of generation_config.json and config.json, or of a GGUF's metadata."""
+    found: set[int] = set()
+    model = live.model
+    places: list[Any] = [model.raw or {}]
+    if model.folder is not None and (model.folder / "generation_config.json").is_file():
+        places.append(read_json(model.folder / "generation_config.json"))
+    if model.header is not None and model.header.format == "gguf":
+        places.append({"eos_token_id": model.header.metadata.get("tokenizer.ggml.eos_token_id")})
+    for place in places:
+        value = place.get("eos_token_id")
+        values = value if isinstance(value, list) else [value]
+        found |= {v for v in values if isinstance(v, int) and not isinstance(v, bool)}
+    return found
+
+
+def _row(
+    step: int, token: int, raw: Candidates, end: Candidates, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    order = end.probabilities.argsort()[::-1][:4]
+    others = [
+        (int(end.ids[i]), float(end.probabilities[i])) for i in order if int(end.ids[i]) != token
+    ][:3]
+    return {
+        "step": step,
+        "id": token,
+        "label": label(tokenizer, token),
+        "probability": float(end.probability(token)),
+        "model_probability": float(raw.probability(token)),
+        "entropy": raw.entropy,
+        "n_kept": int(end.ids.size),
+        "runners_up": [
+            {"id": i, "label": label(tokenizer, i), "probability": p} for i, p in others
+        ],
+        "seconds": None,
+    }
+
+
+def _view(
+    live: Live,
+    ids: Sequence[int],
+    rows: list[dict[str, Any]],
+    text: str,
+    reason: str,
+    engine: Engine,
+) -> View:
+    def runners(found: Any) -> str:
+        return ", ".join(f"{r['label']} {r['probability']:.3f}" for r in found) or "-"
+
+    columns = [
+        Column("step", "step", exact, right=True),
+        Column("id", "id", exact, right=True),
+        Column("label", "token"),
+        Column("probability", "p", lambda p: f"{p:.4f}", right=True),
+        Column("model_probability", "p before", lambda p: f"{p:.4f}", right=True),
+        Column("entropy", "entropy", lambda h: f"{h:.3f}", right=True),
+        Column("n_kept", "kept", exact, right=True),
+        Column("runners_up", "runners-up", runners),
+        Column("seconds", "ms", lambda s: "-" if s is None else f"{1000 * s:.2f}", right=True),
+    ]
+    after_first = sum(r["seconds"] for r in rows[1:] if r["seconds"])
+    rate = (len(rows) - 1) / after_first if after_first else None
+    facts = [
+        Fact("text", text, "text", lambda t: json.dumps(t, ensure_ascii=False)),
+        Fact("ids", [r["id"] for r in rows]),
+        Fact("prompt_tokens", len(ids), "prompt tokens", exact),
+        Fact("new_tokens", len(rows), "new tokens", exact),
+        Fact("stopped_by", reason, "ended by"),
+        Fact("seconds_to_first_token", rows[0]["seconds"], "first token", lambda s: f"{s:.4f} s"),
+        Fact("tokens_per_second", rate, "then", lambda r: f"{r:.1f} tokens/s"),
+        Fact("device", str(live.device), "device"),
+        Fact("dtype", name_of(live.dtype), "run in"),
+    ]
+    said = [*live.notes, engine.note]
+    if live.model.name == "toy":
+        said.insert(0, "a toy model of 64 characters: its text is a toy's")
+    title = f"{live.model.name}: {len(rows)} tokens"
+    model = {
+        "name": live.model.name,
+        "family": live.model.anatomy.family,
+        "source": live.model.source,
+    }
+    return View("sample/1", title, columns, rows, facts, said, model)

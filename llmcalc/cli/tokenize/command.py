@@ -1,0 +1,336 @@
+"""``llmcalc tokenize``: text to ids, under any tokenizer, and how many there are."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from llmcalc.cli.options.model import OutputOptions, count_in, takes
+from llmcalc.cli.output.write import write
+from llmcalc.errors import InputError, UnavailableError
+from llmcalc.text import shorten
+from llmcalc.units import exact
+
+if TYPE_CHECKING:
+    from llmcalc.cli.output.view import View
+    from llmcalc.sources import Model
+    from llmcalc.tokens.base import Tokenizer
+
+DEFAULT = "gpt2"
+LONG = 4_000_000
+"""Bytes of the longest text whose ids are listed; a longer one is counted."""
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """Under which tokenizer, and what of it to show."""
+
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer", "-t", help="An encoding, an OpenAI model, or a file.", metavar="NAME"
+        ),
+    ] = None
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The tokenizer of this model.")
+    ] = None
+    ids: Annotated[
+        str | None, typer.Option("--ids", help="Decode these ids instead.", metavar="ID,...")
+    ] = None
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", help="Several tokenizers, one row each.", metavar="A,B,..."),
+    ] = None
+    special: Annotated[
+        str,
+        typer.Option(
+            "--special", help="Text that spells a special token: refuse, allow (or parse), text."
+        ),
+    ] = "refuse"
+    add_special: Annotated[
+        bool,
+        typer.Option("--add-special", help="Put the file's own special tokens around: BOS, EOS."),
+    ] = False
+    errors: Annotated[
+        str, typer.Option("--errors", help="Bytes that are no UTF-8: strict or replace.")
+    ] = "strict"
+    as_text: Annotated[
+        bool, typer.Option("--text", help="Arguments are texts, even where files are called so.")
+    ] = False
+    field: Annotated[
+        str, typer.Option("--field", help="The text in JSON Lines and Parquet.", metavar="KEY")
+    ] = "text"
+    chat: Annotated[
+        str | None,
+        typer.Option("--chat", help="Messages, by the model's own template.", metavar="FILE"),
+    ] = None
+
+    def mode(self) -> str:
+        """What to do with special tokens."""
+        known = {"refuse": "refuse", "allow": "allow", "parse": "allow", "text": "text"}
+        if self.special not in known:
+            raise InputError(f"--special {self.special!r} is none of refuse, allow and text")
+        if self.errors not in ("strict", "replace"):
+            raise InputError(f"--errors {self.errors!r} is neither strict nor replace")
+        return known[self.special]
+
+
+@dataclass(frozen=True)
+class CountOptions:
+    """What to do with the count."""
+
+    count: Annotated[bool, typer.Option("--count", help="Print the number of tokens alone.")] = (
+        False
+    )
+    max_tokens: Annotated[
+        str | None, typer.Option("--max-tokens", help="Exit 1 if there are more.", metavar="N")
+    ] = None
+    truncate: Annotated[
+        str | None, typer.Option("--truncate", help="Print the first N tokens' text.", metavar="N")
+    ] = None
+    top: Annotated[int | None, typer.Option("--top", help="The most frequent pieces.", min=1)] = (
+        None
+    )
+    price_in: Annotated[
+        float | None, typer.Option("--price-in", help="A price per --unit tokens.", min=0)
+    ] = None
+    unit: Annotated[
+        str, typer.Option("--unit", help="How many tokens that price is for.", metavar="N")
+    ] = "1M"
+    live: Annotated[
+        bool, typer.Option("--live", help="Decode it back, and look at the model's rows.")
+    ] = False
+    rows: Annotated[int, typer.Option("--rows", help="Tokens to list; 0 is all.", min=0)] = 200
+
+
+@takes
+def tokenize(
+    options: TokenOptions,
+    counting: CountOptions,
+    output: OutputOptions,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT|FILE]...", help="A text, files, a directory, or - for stdin."
+        ),
+    ] = None,
+) -> None:
+    """Text to token ids: pieces, counts and boundaries; gpt2 unless told otherwise.
+
+    \b
+    llmcalc tokenize "The weather is"
+    llmcalc tokenize --tokenizer cl100k_base --count notes.md
+    llmcalc tokenize --model ./SmolLM2 --chat messages.json
+    llmcalc tokenize --compare gpt2,cl100k_base,o200k_base "Hello, world"
+    git diff | llmcalc tokenize - --max-tokens 4000
+    """
+    from llmcalc.cli.tokenize import table as shown
+
+    mode = options.mode()
+    if options.ids is not None:
+        write(shown.decoded(_tokenizer(options), options.ids), output)
+        return
+    if options.compare is not None:
+        write(shown.compared(options.compare, _one_text(texts, options, mode), mode), output)
+        return
+    tokenizer = _tokenizer(options)
+    files = [] if options.chat is not None else _files(texts, options)
+    if len(files) > 1 or (files and _must_count(files[0])):
+        if counting.truncate is not None or counting.top is not None or counting.live:
+            raise InputError("--truncate, --top and --live are for one text that is not too long")
+        _answer(
+            *shown.counted(tokenizer, files, options, mode, not counting.count), counting, output
+        )
+        return
+    text, mode, notes = _text(texts, options, mode, tokenizer)
+    if counting.truncate is not None:
+        _truncated(tokenizer, text, counting, mode)
+        return
+    view = shown.of_text(
+        shown.Subject(tokenizer, text, mode, options.add_special, *_sizes(options), notes), counting
+    )
+    _answer(view, next(int(f.value) for f in view.facts if f.key == "n_tokens"), counting, output)
+    if counting.live and any(f.key == "live_same" and not f.value for f in view.facts):
+        raise typer.Exit(1)
+
+
+def _answer(view: View, n: int, counting: CountOptions, output: OutputOptions) -> None:
+    """The number alone or the whole view; exit 1 where there are more tokens than ``--max-tokens``."""
+    from llmcalc.cli.tokenize.table import priced
+
+    if counting.count:
+        print(n)
+    else:
+        write(priced(view, n, counting), output)
+    most = count_in("--max-tokens", counting.max_tokens) if counting.max_tokens is not None else n
+    if n > most:
+        typer.echo(
+            f"{exact(n)} tokens, {exact(n - most)} more than --max-tokens {exact(most)}", err=True
+        )
+        raise typer.Exit(1)
+
+
+def _model(options: TokenOptions) -> Model | None:
+    """The model that was named, if that is what the name is."""
+    from llmcalc.sources import presets, resolve
+    from llmcalc.tokens.find import openai
+
+    if options.model is None or (
+        openai(options.model) is not None and presets.find(options.model) is None
+    ):
+        return None
+    return resolve(options.model)
+
+
+def _tokenizer(options: TokenOptions) -> Tokenizer:
+    from llmcalc.tokens.find import named, of_model, openai
+
+    if options.model is not None and options.tokenizer is None:
+        encoding = openai(options.model)
+        if encoding is not None:
+            return named(options.model)
+        try:
+            found = _model(options)
+        except InputError:
+            named(options.model)  # says what is close, among encodings and models
+            raise
+        assert found is not None
+        return of_model(found)
+    return named(options.tokenizer or DEFAULT)
+
+
+def _sizes(options: TokenOptions) -> tuple[int | None, int | None]:
+    """The context of the model that was named, and the rows of its embedding."""
+    try:
+        found = _model(options)
+        if found is None:
+            return None, None
+        rows = next(
+            (int(w.shape[0]) for w in found.anatomy.weights if w.role == "embed.token"), None
+        )
+    except InputError:
+        return None, None
+    return found.longest_context, rows
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _files(texts: Sequence[str] | None, options: TokenOptions) -> list[Path]:
+    """The files that the arguments name; a directory is everything in it, a pattern what it matches."""
+    if options.as_text or not texts or texts == ["-"]:
+        return []
+    found: list[Path] = []
+    for word in texts:
+        path = Path(word)
+        if word and _is_file(word):
+            found += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        elif any(c in word for c in "*?[") and len(texts) >= 1 and (matches := _matches(word)):
+            found += matches
+        elif len(texts) > 1:
+            raise InputError(
+                f"no file is called {shorten(word)}",
+                hint="several arguments are files; quote a text",
+            )
+        elif _LIKE_A_FILE.fullmatch(word):
+            raise InputError(f"no file is called {shorten(word)}", hint="--text reads it as a text")
+    return found
+
+
+_ENDINGS = "txt|md|rst|json|jsonl|csv|tsv|py|html?|xml|ya?ml|toml|parquet|log|tex|gz"
+_LIKE_A_FILE = re.compile(rf"(?:[\w.~-]+/)*[\w.~-]+\.(?:{_ENDINGS})")
+"""What nobody writes as a text: a misspelt file must not pass for a short text."""
+
+
+def _matches(pattern: str) -> list[Path]:
+    """Files that a pattern matches, for shells that leave patterns to the program."""
+    path = Path(pattern)
+    base, rest = (
+        (Path(path.anchor), str(path.relative_to(path.anchor)))
+        if path.is_absolute()
+        else (Path(), pattern)
+    )
+    try:
+        return sorted(p for p in base.glob(rest) if p.is_file())
+    except (OSError, ValueError, NotImplementedError):
+        return []
+
+
+def _must_count(path: Path) -> bool:
+    from llmcalc.tokens.corpus import is_corpus
+
+    return is_corpus(path) or path.stat().st_size > LONG
+
+
+def _text(
+    texts: Sequence[str] | None, options: TokenOptions, mode: str, tokenizer: Tokenizer
+) -> tuple[str, str, list[str]]:
+    """The one text there is, how its special tokens are read, and what to say about it."""
+    if options.chat is None:
+        return _one_text(texts, options, mode), mode, []
+    from llmcalc.sources import resolve
+    from llmcalc.tokens import chat
+
+    if texts:
+        raise InputError("--chat has the text: it takes no other")
+    if options.model is None and options.tokenizer is None:
+        raise InputError("--chat needs the model whose template to use", hint="--model ./SmolLM2")
+    where = options.model or str(options.tokenizer)
+    path = Path(where)
+    model = resolve(
+        where if path.is_dir() or path.suffix == ".gguf" or options.model else str(path.parent)
+    )
+    template, names = chat.template_of(model)
+    conversation = chat.messages(Path(options.chat))
+    whole = chat.render(template, conversation, names)
+    alone = sum(len(tokenizer.encode(str(m.get("content") or ""), "text")) for m in conversation)
+    n = len(tokenizer.encode(whole, "allow"))
+    said = f"{len(conversation)} messages: {exact(alone)} tokens of content, {exact(n - alone)} that the template adds"
+    return whole, "allow", [said]
+
+
+def _one_text(texts: Sequence[str] | None, options: TokenOptions, mode: str) -> str:
+    from llmcalc.tokens.count import decode
+
+    if sys.stdin is None and (not texts or "-" in texts):
+        raise UnavailableError("standard input is closed")
+    if not texts and sys.stdin.isatty():
+        raise InputError(
+            "there is no text",
+            hint='llmcalc tokenize "The weather is", a file, or - for standard input',
+        )
+    if not texts or texts == ["-"]:
+        return decode(_standard_input().read(), options.errors, "standard input")
+    if len(texts) > 1:
+        raise InputError("one text at a time", hint="quote it")
+    if not options.as_text and _is_file(texts[0]) and Path(texts[0]).is_file():
+        return decode(Path(texts[0]).read_bytes(), options.errors, shorten(texts[0]))
+    return texts[0]
+
+
+def _standard_input() -> BinaryIO:
+    return sys.stdin.buffer
+
+
+def _truncated(tokenizer: Tokenizer, text: str, counting: CountOptions, mode: str) -> None:
+    """The beginning of a text, to standard output, byte for byte."""
+    from llmcalc.tokens.count import truncate
+
+    n = count_in("--truncate", str(counting.truncate))
+    if n < 1:
+        raise InputError(f"--truncate is {counting.truncate}; it must be at least 1")
+    whole, kept = truncate(tokenizer, text, n, mode)
+    sys.stdout.write(whole)
+    sys.stdout.flush()
+    left = len(text) - len(whole)
+    typer.echo(f"note: {exact(kept)} tokens; {exact(left)} characters left out", err=True)

@@ -1,0 +1,248 @@
+"""``llmcalc trace``: what shape and cost everything has on the way to the next token, and what it really was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmcalc.cli.options.model import ModelOptions, OutputOptions, count_in, takes
+from llmcalc.cli.output.write import write
+from llmcalc.errors import InputError
+from llmcalc.formats.element import DType
+from llmcalc.questions.trace import Ask, Step, ask, walk
+
+if TYPE_CHECKING:
+    from llmcalc.cli.trace.table import Subject
+    from llmcalc.sources import Model
+
+
+@dataclass(frozen=True)
+class LiveOptions:
+    """Running the model."""
+
+    live: Annotated[bool, typer.Option("--live", help="Run it: the same rows, measured.")] = False
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to run.", metavar="TEXT")] = (
+        None
+    )
+    ids: Annotated[
+        str | None,
+        typer.Option("--ids", help="Token ids to run instead of a prompt.", metavar="ID,..."),
+    ] = None
+    pad_left: Annotated[
+        int, typer.Option("--pad-left", help="Padding before the text; it must change nothing.")
+    ] = 0
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")] = (
+        "auto"
+    )
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Format to run in; default: the checkpoint's.")
+    ] = None
+    stream_layers: Annotated[
+        bool,
+        typer.Option(
+            "--stream-layers", help="Hold one layer at a time: for models larger than memory."
+        ),
+    ] = False
+    tp: Annotated[
+        int,
+        typer.Option(
+            "--tp", help="Processes that share the model: torchrun --nproc-per-node N.", min=1
+        ),
+    ] = 1
+    top: Annotated[int, typer.Option("--top", help="Next tokens to show.")] = 5
+    attention: Annotated[
+        str | None,
+        typer.Option("--attention", help="Draw one head's weights.", metavar="LAYER.HEAD"),
+    ] = None
+    logit_lens: Annotated[
+        bool, typer.Option("--logit-lens", help="The likeliest next token after each layer.")
+    ] = False
+    qkv: Annotated[
+        str | None,
+        typer.Option(
+            "--qkv", help="Print the small matrices of one layer's attention.", metavar="LAYER"
+        ),
+    ] = None
+
+    def given(self) -> list[str]:
+        """Options that mean nothing without --live."""
+        flags = {
+            "--prompt": self.prompt,
+            "--ids": self.ids,
+            "--pad-left": self.pad_left,
+            "--tp": self.tp > 1,
+            "--stream-layers": self.stream_layers,
+            "--attention": self.attention,
+            "--logit-lens": self.logit_lens,
+            "--qkv": self.qkv,
+        }
+        return [flag for flag, value in flags.items() if value]
+
+
+_BY_HAND = (
+    "A small calculation, on its own numbers or on yours: attention, layernorm, rmsnorm, gelu, cosine, residual, "
+    "shortcuts, neuron, gradient-step, positions, dropout, matmul."
+)
+
+
+@dataclass(frozen=True)
+class CourseOptions:
+    """Small calculations, matrix by matrix."""
+
+    toy: Annotated[
+        bool, typer.Option("--toy", help="A model of eight words and width 4: every matrix.")
+    ] = False
+    mlp: Annotated[
+        bool,
+        typer.Option("--mlp", help="With --toy: an MLP in every layer; --layers says how many."),
+    ] = False
+    norm: Annotated[
+        bool, typer.Option("--norm", help="With --toy: LayerNorm before everything.")
+    ] = False
+    backward: Annotated[
+        bool, typer.Option("--backward", help="With --toy: gradient, and an AdamW step.")
+    ] = False
+    std: Annotated[
+        float | None, typer.Option("--std", help="With --toy: spread of the weights.  [0.02]")
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="With --toy: seed of the weights.  [0]")
+    ] = None
+    attention_by_hand: Annotated[
+        str | None,
+        typer.Option(
+            "--attention-by-hand", help="Attention on the matrices in a JSON file.", metavar="FILE"
+        ),
+    ] = None
+    by_hand: Annotated[
+        str | None, typer.Option("--by-hand", help=_BY_HAND, metavar="NAME|JSON|FILE")
+    ] = None
+
+    def given(self) -> bool:
+        """Whether one of them is asked for; what goes with --toy alone is an error without it."""
+        extras = (self.backward, self.mlp, self.norm, self.std is not None, self.seed is not None)
+        if not self.toy and any(extras):
+            raise InputError("--mlp, --norm, --backward, --std and --seed go with --toy")
+        asked = [self.toy, self.attention_by_hand is not None, self.by_hand is not None]
+        if sum(asked) > 1:
+            raise InputError("--toy, --attention-by-hand and --by-hand are one calculation each")
+        return any(asked)
+
+
+@takes
+def trace(
+    subject: ModelOptions,
+    run: LiveOptions,
+    course: CourseOptions,
+    output: OutputOptions,
+    batch: Annotated[str, typer.Option("--batch", help="Sequences.", metavar="N")] = "1",
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", help="New tokens of each sequence.", metavar="N")
+    ] = None,
+    past: Annotated[
+        str, typer.Option("--past", help="Tokens already in the cache.", metavar="N")
+    ] = "0",
+    full: Annotated[bool, typer.Option("--full", help="Show every layer.")] = False,
+) -> None:
+    """The way from token ids to the next token: every step's shape, parameters, FLOP and bytes.
+
+    Of a named model, --layers 0,11 says which layers to show; with --d it is how many there are.
+
+    \b
+    llmcalc trace --model gpt2 --batch 2 --tokens 5
+    llmcalc trace llama-3-8b --tokens 7 --layers 0,31
+    llmcalc trace --live --prompt "The weather is"
+    llmcalc trace ./SmolLM2 --live --prompt "The capital of France is" --logit-lens
+    llmcalc trace --toy --backward
+    llmcalc trace --by-hand layernorm
+    llmcalc trace --by-hand '{"gelu": [0.5, -0.5]}'
+    """
+    if course.given():
+        if subject.argument or subject.model or run.live:
+            raise InputError("a calculation by hand has its own numbers: no MODEL, no --live")
+        _course(course, subject, output)
+        return
+    from llmcalc.cli.trace import table as trace_view
+
+    if not run.live and run.given():
+        raise InputError(f"{run.given()[0]} goes with --live")
+    shown = None
+    if (
+        subject.argument or subject.model or subject.d is None
+    ):  # of a named model, --layers says which to show
+        shown, subject = _layers(subject.layers), replace(subject, layers=None)
+    asked = trace_view.Subject(subject.resolve("toy"), shown, full, output.explain)
+    model = asked.model
+    if run.live:
+        _live(asked, run, output, tokens)
+        return
+    a = ask(_count("--batch", batch), _count("--tokens", tokens or "5"), _count("--past", past, 0))
+    write(trace_view.view(asked, a, _steps(model, a), _stored(model)), output)
+
+
+def _course(course: CourseOptions, subject: ModelOptions, output: OutputOptions) -> None:
+    others = sorted(set(subject.sizes()) - ({"layers"} if course.toy else set()))
+    if others:
+        raise InputError(f"--{others[0].replace('_', '-')} does not change a calculation by hand")
+    if course.toy:
+        from llmcalc.cli.trace.toy import of_toy
+
+        view = of_toy(course, subject.sizes().get("layers", 1))
+    else:
+        from llmcalc.cli.trace.by_hand import attention_by_hand, by_hand
+        from llmcalc.sources.json_file import read_json
+
+        path = course.attention_by_hand
+        view = (
+            by_hand(course.by_hand or "")
+            if path is None
+            else attention_by_hand(read_json(Path(path)))
+        )
+    write(view, output)
+
+
+def _steps(model: Model, a: Ask) -> list[Step]:
+    if model.blocks_only:
+        raise InputError("tracing needs a vocabulary", hint="give --vocab")
+    return list(walk(model.anatomy, a))
+
+
+def _stored(model: Model) -> DType:
+    from llmcalc.cli.params.command import config_dtype
+
+    return config_dtype(model.raw or {})
+
+
+def _live(subject: Subject, run: LiveOptions, output: OutputOptions, tokens: str | None) -> None:
+    """Loads the model, runs it watched, prints rows side by side; a difference is exit code 1."""
+    from llmcalc.cli.live import need_live
+
+    need_live()
+    from llmcalc.cli.trace import live as trace_live
+
+    if tokens is not None:
+        raise InputError("with --live the tokens are those of --prompt or --ids")
+    view, differences = trace_live.view(subject, run)
+    if view is not None:
+        write(view, output)
+    if differences:
+        raise typer.Exit(1)
+
+
+def _count(flag: str, text: str, least: int = 1) -> int:
+    value = count_in(flag, text)
+    if not least <= value <= 2**32:
+        raise InputError(f"{flag} is {text}; it must be from {least} to 2^32")
+    return value
+
+
+def _layers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(w.strip().isdigit() for w in words):
+        raise InputError(f"--layers is {text!r}; layers are whole numbers between commas")
+    return tuple(int(w) for w in words)

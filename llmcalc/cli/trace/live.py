@@ -1,0 +1,355 @@
+"""What ``trace --live`` shows: measured beside predicted, next tokens, attention, the lens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.cli.output.view import Column, Fact, Grid, View
+from llmcalc.cli.trace.table import COLUMNS, Row, Subject, described, notes, rows
+from llmcalc.dims import Dim
+from llmcalc.engines.cache import Load
+from llmcalc.engines.plain import formula
+from llmcalc.errors import InputError
+from llmcalc.formats.element import dtype
+from llmcalc.live.device import name_of
+from llmcalc.live.load import Live, layer_bytes, load, run_bytes
+from llmcalc.live.measure import peak_resident
+from llmcalc.live.trace import Trace, first_nan, ids_tensor, lens, top, watch
+from llmcalc.questions.trace import Step, ask, peak_bound, walk
+from llmcalc.text import safe
+from llmcalc.tokens.base import Tokenizer
+from llmcalc.tokens.find import of_model
+from llmcalc.units import exact, size
+
+if TYPE_CHECKING:
+    from llmcalc.cli.trace.command import LiveOptions
+
+TOY_PROMPT = "The weather is"
+_SMALL = 1024
+"""Vocabularies up to this size have all their logits in JSON."""
+
+
+def view(subject: Subject, run: LiveOptions) -> tuple[View | None, int]:
+    """The watched pass as a View, and how many of its numbers differ from what was predicted.
+
+    Of several processes the first one alone has something to show; differences are those of all.
+    """
+    began = peak_resident()
+    live = load(subject.model, run.device, run.dtype, run.stream_layers or None, run.tp)
+    prompt, tokenizer = prompt_ids(live, run.prompt, run.ids)
+    padded, valid = _padded(live, prompt, run.pad_left)
+    trace = watch(
+        live,
+        padded,
+        valid,
+        frozenset({"layer", "attn.weights", "attn.q", "attn.k", "attn.v", "attn.scores"}),
+    )
+    steps = _steps(live, padded.shape[1])
+    kind = dtype(name_of(live.dtype))
+    found = rows(subject, steps, kind)
+    differences = _measure(found, trace)
+    facts, more = _facts(live, trace, steps, padded.shape[1], kind.size)
+    if live.streamed:
+        facts += _streamed(live, trace, began)
+    ranks = live.runner.ranks
+    differences = sum(ranks.gathered(differences + more))
+    if ranks.size > 1:
+        facts.append(_by_rank(live))
+        if ranks.rank > 0:
+            return None, differences
+    said = _said(live, subject, steps, trace, tokenizer)
+    facts += _next(trace, tokenizer, run.top)
+    if run.logit_lens:
+        facts.append(_lens(live, trace, tokenizer))
+    grid = None
+    if run.attention is not None:
+        grid = _heat(trace, run.attention, _labels(tokenizer, padded[0].tolist()))
+    if run.qkv is not None:
+        facts += _matrices(trace, run.qkv)
+    title = f"{subject.model.name}, run on {live.device} in {name_of(live.dtype)}: {padded.shape[1]} tokens"
+    drawn = grid.picture if grid else None
+    made = View(
+        "trace/1",
+        title,
+        _columns(),
+        found,
+        facts,
+        said,
+        described(subject.model),
+        grid=grid,
+        picture=drawn,
+    )
+    return made, differences
+
+
+def _steps(live: Live, tokens: int) -> list[Step]:
+    """The walk through what this process holds; the logits are joined before anybody sees them."""
+    steps = list(walk(live.runner.anatomy, ask(1, tokens)))
+    ranks = live.runner.ranks
+    if ranks.size == 1:
+        return steps
+    whole = Dim(ranks.vocab, "vocab")
+    return [
+        replace(s, shape=(*s.shape[:-1], whole)) if s.slot in ("head", "last") else s for s in steps
+    ]
+
+
+def prompt_ids(
+    live: Live, prompt: str | None, ids: str | None
+) -> tuple[list[int], Tokenizer | None]:
+    """The tokens to run, and the tokenizer they came from where there is one."""
+    if ids is not None:
+        if prompt is not None:
+            raise InputError("--prompt and --ids are two ways to say the same")
+        words = ids.replace(",", " ").split()
+        if not words or not all(w.isdigit() for w in words):
+            raise InputError(f"--ids is {ids!r}; token ids are whole numbers between commas")
+        try:
+            return [int(w) for w in words], of_model(live.model)
+        except Exception:
+            return [int(w) for w in words], None
+    tokenizer = of_model(live.model)
+    text = prompt if prompt is not None else TOY_PROMPT
+    found = tokenizer.encode(text, "allow", add=True)
+    if not found:
+        raise InputError("the prompt is empty", hint="a model continues from at least one token")
+    return found, tokenizer
+
+
+def _padded(
+    live: Live, prompt: Sequence[int], pad: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if pad < 0:
+        raise InputError(f"--pad-left is {pad}; it must not be negative")
+    ids = ids_tensor(live, [[0] * pad + list(prompt)])
+    if not pad:
+        return ids, None
+    valid = torch.ones_like(ids, dtype=torch.bool)
+    valid[:, :pad] = False
+    return ids, valid
+
+
+def _measure(found: list[Row], trace: Trace) -> int:
+    """Puts what was seen beside what was predicted; how many shapes differ."""
+    differences = 0
+    for row in found:
+        seen = trace.steps.get((row["layer"], row.pop("slot")))
+        if seen is None:
+            continue
+        row |= {
+            "measured_shape": seen.shape,
+            "dtype": seen.dtype,
+            "mean": seen.mean,
+            "std": seen.std,
+            "max_abs": seen.max_abs,
+            "seconds": seen.seconds,
+            "memory_bytes": seen.memory_bytes,
+        }
+        differences += seen.shape != tuple(int(x) for x in row["shape"])
+    return differences
+
+
+def _columns() -> list[Column]:
+    """Predicted shape, measured shape, then what the numbers were."""
+
+    def short(x: Any) -> str:
+        return "-" if x is None else f"{x:.4g}"
+
+    shown = {"step", "layer", "op", "part", "shape"}
+    heads = {"shape": "predicted"}
+    columns = [
+        replace(c, shown=c.key in shown, heading=heads.get(c.key, c.heading))
+        for c in COLUMNS
+        if c.key != "layers"
+    ]
+    shape = next(c.show for c in COLUMNS if c.key == "shape")
+    return [
+        *columns,
+        Column("measured_shape", "measured", shape),
+        Column("dtype", "dtype", shown=False),
+        Column("mean", "mean", short, right=True),
+        Column("std", "std", short, right=True),
+        Column("max_abs", "largest", short, right=True),
+        Column("seconds", "ms", lambda s: "-" if s is None else f"{1000 * s:.3f}", right=True),
+        Column(
+            "memory_bytes",
+            "memory",
+            lambda n: "-" if n is None else size(n),
+            right=True,
+            shown=False,
+        ),
+    ]
+
+
+def cache_bytes(anatomy: Anatomy, context: int, batch: int, element_bytes: int) -> int:
+    """Bytes of a cache by the plain formula, in a plain format."""
+    kind = dtype({2: "float16", 4: "float32", 8: "float64"}[element_bytes])
+    return int(formula(anatomy, Load(Dim(context), Dim(batch), kind, kind, kind)).kv_bytes)
+
+
+def _facts(
+    live: Live, trace: Trace, steps: Sequence[Step], tokens: int, element: int
+) -> tuple[list[Fact], int]:
+    """Weights, cache and peak, predicted and measured; the number of exact ones that differ."""
+    loaded = live.runner.weights.loaded
+    weights = run_bytes(live.runner.anatomy, live.dtype)
+    cache = cache_bytes(live.runner.anatomy, tokens, 1, element)
+    bound = int(peak_bound(steps, element))
+    have = loaded.n_bytes + loaded.buffer_bytes
+    facts = [
+        Fact("device", str(live.device), "device"),
+        Fact("dtype", name_of(live.dtype)),
+        Fact("measured_params", loaded.params, "parameters loaded", exact),
+        Fact("weight_bytes_predicted", weights),
+        Fact(
+            "weight_bytes",
+            have,
+            "weights",
+            lambda n: f"{exact(n)} B, predicted {exact(weights)}: difference {n - weights}",
+        ),
+        Fact("kv_bytes_predicted", cache),
+        Fact(
+            "kv_bytes",
+            trace.cache.n_bytes,
+            "cache",
+            lambda n: f"{exact(n)} B, predicted {exact(cache)}: difference {n - cache}",
+        ),
+        Fact("activation_bytes_bound", bound),
+        Fact(
+            "activation_bytes",
+            trace.peak_bytes,
+            "activations at once",
+            lambda n: f"{exact(n)} B, at most {exact(bound)} predicted",
+        ),
+        Fact("seconds", trace.seconds, "seconds, watched", lambda s: f"{s:.4f}"),
+    ]
+    return facts, (have != weights) + (trace.cache.n_bytes != cache) + (trace.peak_bytes > bound)
+
+
+def _streamed(live: Live, trace: Trace, began: int) -> list[Fact]:
+    """What one layer at a time needs at once, predicted, and how far this process's memory has really grown."""
+    at_once = layer_bytes(live.runner.anatomy, live.dtype) + trace.cache.n_bytes + trace.peak_bytes
+    grown = peak_resident() - began
+    said = lambda n: (
+        f"{size(n)}; largest layer, embedding, head, cache and activations: {size(at_once)}"
+    )  # noqa: E731
+    return [
+        Fact("stream_bytes_predicted", at_once),
+        Fact("peak_resident_growth_bytes", grown, "memory grew at most by", said),
+    ]
+
+
+def _by_rank(live: Live) -> Fact:
+    """What every process holds of the weights."""
+    loaded = live.runner.weights.loaded
+    each = live.runner.ranks.gathered(loaded.n_bytes + loaded.buffer_bytes)
+    return Fact(
+        "rank_weight_bytes",
+        each,
+        "weights by process",
+        lambda ns: ", ".join(f"{exact(n)} B" for n in ns),
+    )
+
+
+def _said(
+    live: Live, subject: Subject, steps: Sequence[Step], trace: Trace, tokenizer: Tokenizer | None
+) -> list[str]:
+    said = [*live.notes, *notes(subject, steps)]
+    broken = first_nan(live, trace)
+    if broken is not None:
+        raise InputError(f"the model's output is not a number: {broken}")
+    if subject.model.name == "toy":
+        said.insert(0, "a toy model of 64 characters: its text is a toy's")
+    if tokenizer is None:
+        said.append("no tokenizer is beside the files: tokens are shown as ids")
+    return said
+
+
+def _labels(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
+    return [label(tokenizer, i) for i in ids]
+
+
+def label(tokenizer: Tokenizer | None, token: int) -> str:
+    """A token as a person reads it: its text in quotes, or its id."""
+    if tokenizer is None or token >= tokenizer.n_vocab:
+        return str(token)
+    return safe(repr(tokenizer.piece(token).decode("utf-8", "backslashreplace")))
+
+
+def _next(trace: Trace, tokenizer: Tokenizer | None, k: int) -> list[Fact]:
+    """The likeliest next tokens, and all logits of a small vocabulary."""
+    last = trace.logits[0, -1]
+    best = top(last, max(1, k))
+    items = [
+        {"id": i, "token": label(tokenizer, i), "logit": v, "probability": p} for i, v, p in best
+    ]
+    said = ", ".join(f"{x['token']} {x['probability']:.4f}" for x in items)
+    facts = [Fact("next", items, "next token", lambda _: said)]
+    if last.numel() <= _SMALL:
+        facts.append(Fact("last_logits", [round(float(x), 6) for x in last.float()]))
+    return facts
+
+
+def _lens(live: Live, trace: Trace, tokenizer: Tokenizer | None) -> Fact:
+    seen = [
+        {"layer": i, "id": t, "token": label(tokenizer, t), "probability": p}
+        for i, t, p in lens(live, trace)
+    ]
+    said = ", ".join(f"{x['layer']}: {x['token']} {x['probability']:.2f}" for x in seen)
+    return Fact("logit_lens", seen, "after each layer", lambda _: said)
+
+
+def _place(text: str, what: str) -> tuple[int, ...]:
+    words = text.split(".")
+    if not all(w.isdigit() for w in words):
+        raise InputError(f"{what} is {text!r}; it is numbers: 3.0")
+    return tuple(int(w) for w in words)
+
+
+def _heat(trace: Trace, text: str, labels: Sequence[str]) -> Grid:
+    """One head's weights: a row per query, a column per key."""
+    place = _place(text, "--attention")
+    if len(place) != 2:
+        raise InputError(f"--attention is {text!r}; it is LAYER.HEAD: 0.3")
+    layer, head = place
+    weights = trace.kept.get((layer, "attn.weights"))
+    if weights is None:
+        raise InputError(f"layer {layer} has no attention weights to draw")
+    if head >= weights.shape[1]:
+        raise InputError(f"--attention {text}: layer {layer} has heads 0 to {weights.shape[1] - 1}")
+    numbers = weights[0, head].tolist()
+    texts = [[f"{x:.2f}" if x else "·" for x in row] for row in numbers]
+    title = f"layer {layer}, head {head}: how much each query (row) takes from each key (column)"
+    return Grid(title, "query", list(labels), list(labels), texts, numbers)
+
+
+def _matrices(trace: Trace, text: str) -> list[Fact]:
+    """Queries, keys, values and weights of one layer's heads, as they were."""
+    place = _place(text, "--qkv")
+    facts = []
+    for slot in ("attn.q", "attn.k", "attn.v", "attn.weights"):
+        tensor = trace.kept.get((place[0], slot))
+        if tensor is None:
+            raise InputError(f"--qkv {text}: layer {place[0]} has no {slot}")
+        if tensor.numel() > 65536:
+            raise InputError(
+                f"--qkv {text}: {slot} has {tensor.numel()} numbers, too many to print"
+            )
+        facts.append(Fact(slot.replace(".", "_"), _rounded(tensor[0].tolist()), slot, _written))
+    return facts
+
+
+def _rounded(x: Any) -> Any:
+    return [_rounded(y) for y in x] if isinstance(x, list) else round(x, 5)
+
+
+def _written(heads: list[list[list[float]]]) -> str:
+    lines = []
+    for n, head in enumerate(heads):
+        lines.append(f"head {n}: " + " / ".join(" ".join(f"{x:.3f}" for x in row) for row in head))
+    return "; ".join(lines)

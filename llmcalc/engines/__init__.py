@@ -1,0 +1,1 @@
+"""Engines: what each allocates, and by which rules."""

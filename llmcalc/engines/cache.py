@@ -1,0 +1,178 @@
+"""What an engine is asked to hold, and what it answers: records alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from llmcalc.anatomy import Layers, Mixer
+from llmcalc.dims import Dim, ceil_div, total
+from llmcalc.errors import InputError
+from llmcalc.formats.element import DType, dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Sequences and tokens to hold, the formats to hold them in, and the settings that engines round by.
+
+    ``context`` is tokens per sequence, ``source`` tokens of the other sequence (encoder-decoders), ``batch``
+    sequences. ``state_dtype`` is that of recurrent states without a fixed one.
+    """
+
+    context: Dim
+    batch: Dim
+    key_dtype: DType
+    value_dtype: DType
+    state_dtype: DType
+    ssm_dtype: DType | None = None
+    """vLLM's format for recurrent states; None is the cache's own."""
+    source: Dim | None = None
+    tp: int = 1
+    static: bool = False
+    block_size: int | None = None
+    batched_tokens: int = 8192
+    in_flight: int = 2
+    prefix_caching: bool = True
+    speculative: int = 0
+    ubatch: int = 512
+    unified: bool = False
+    swa_full: bool = False
+    flash_attention: bool = True
+    swa_ratio: tuple[int, int] = (4, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Layers that share a rule: what they hold for all sequences, and what one more token of one sequence adds.
+
+    ``tokens`` is what is held or allocated per sequence; ``pool_per_token`` what a paged pool charges per token.
+    """
+
+    kind: str
+    layers: Layers
+    tokens: Dim | None
+    kv_bytes: Dim
+    state_bytes: Dim = field(default_factory=lambda: Dim(0))
+    per_token: Dim = field(default_factory=lambda: Dim(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """An engine's whole answer: its rows, and what it allocates beyond their sum."""
+
+    engine: str
+    rules: str
+    rows: tuple[Row, ...]
+    kv_bytes: Dim
+    per_token: Dim
+    state_bytes: Dim
+    tokens_allocated: Dim
+    facts: dict[str, int | float | str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def gathered(
+    engine: str, rules: str, rows: list[Row], tokens: Dim, notes: tuple[str, ...] = ()
+) -> Cache:
+    """An answer that is the sum of its rows."""
+    state = total(r.state_bytes for r in rows)
+    kv = total(r.kv_bytes for r in rows)
+    return Cache(
+        engine,
+        rules,
+        tuple(rows),
+        kv + state,
+        total(r.per_token for r in rows),
+        state,
+        tokens,
+        {},
+        notes,
+    )
+
+
+def in_bytes(elements: Dim, kind: DType, name: str = "element_bytes") -> Dim:
+    """Elements as bytes of a format; a plain one multiplies by a named size, a block one fills its last block up."""
+    if kind.block == 1:
+        return elements * Dim(kind.size, name)
+    return ceil_div(elements, kind.block) * kind.size
+
+
+def token_bytes(
+    mixer: Mixer, load: Load, keys: Dim | None = None, values: Dim | None = None
+) -> Dim:
+    """Bytes of one token in one layer: keys and values in their formats, index keys in that of the keys."""
+    keys = mixer.keys if keys is None else keys
+    values = mixer.values if values is None else values
+    same = load.key_dtype == load.value_dtype
+    if same and load.key_dtype.block == 1:
+        return in_bytes(keys + values + mixer.index_keys, load.key_dtype)
+    if same and mixer.kind == "latent" and not mixer.index_keys:
+        return in_bytes(keys + values, load.key_dtype)
+    names = ("element_bytes", "element_bytes") if same else ("key_bytes", "value_bytes")
+    out = in_bytes(keys, load.key_dtype, names[0])
+    if values:
+        out = out + in_bytes(values, load.value_dtype, names[1])
+    return out + in_bytes(mixer.index_keys, load.key_dtype, names[0]) if mixer.index_keys else out
+
+
+def state_size(
+    mixer: Mixer, load: Load, narrower_conv: bool = False, recurrent: DType | None = None
+) -> Dim:
+    """Bytes of the recurrent states of one sequence in one layer.
+
+    Engines differ by one column of the convolution, and in the format of the recurrent state.
+    """
+    sizes = []
+    for state in mixer.states:
+        width = (
+            state.width - 1 + load.speculative
+            if narrower_conv and state.kind == "conv"
+            else state.width
+        )
+        kind = dtype(state.dtype) if state.dtype else load.state_dtype
+        kind = recurrent if recurrent is not None and state.kind == "recurrent" else kind
+        sizes.append(state.channels * width * kind.size)
+    return total(sizes)
+
+
+def check_heads(mixer: Mixer, tp: int, *, uneven: bool = False) -> None:
+    """A degree must divide the query heads, and the key/value heads too or repeat each; ``uneven`` rounds those up."""
+    if mixer.n_heads and mixer.n_heads % tp:
+        raise InputError(f"--tp {tp} does not divide {int(mixer.n_heads)} heads")
+    n = int(mixer.n_kv_heads)
+    if n and not uneven and n % tp and tp % n:
+        raise InputError(f"--tp {tp} neither divides {n} key/value heads nor is a multiple of them")
+
+
+def shared_heads(mixer: Mixer, tp: int, *, ceil: bool = False) -> Mixer:
+    """The mixer as one rank of ``tp`` holds it: key/value heads divided, and replicated where there are too few."""
+    if tp == 1 or mixer.kind in ("latent", "shared", "none"):
+        return mixer
+    check_heads(mixer, tp, uneven=ceil)
+    states = tuple(replace(s, channels=ceil_div(s.channels, tp)) for s in mixer.states)
+    if not mixer.n_kv_heads:
+        return replace(mixer, states=states)
+    n = int(mixer.n_kv_heads)
+    local = -(-n // tp) if ceil else max(1, n // tp)
+    heads = Dim(local, "n_kv_heads_per_rank")
+    cached = (
+        None
+        if mixer.cached_heads is None
+        else Dim(int(mixer.cached_heads) // tp, "n_heads_per_rank")
+    )
+    return replace(
+        mixer,
+        n_kv_heads=heads,
+        keys=heads * mixer.d_qk,
+        values=heads * mixer.d_v,
+        states=states,
+        cached_heads=cached,
+    )
+
+
+def kind_of(mixer: Mixer) -> str:
+    """The rule of a row in a word."""
+    if mixer.kind == "kv":
+        return "chunked" if mixer.chunked else "sliding" if mixer.window else "full"
+    return {"latent": "latent", "cross": "cross", "state": "recurrent", "shared": "shared"}.get(
+        mixer.kind, mixer.kind
+    )

@@ -1,0 +1,279 @@
+"""vLLM's paged pool: pages per layer, layers in groups that draw from one pool of blocks.
+
+Source: v1/kv_cache_interface.py, v1/core/kv_cache_utils.py, platforms/interface.py, mamba_utils.py of 0.33.0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from llmcalc.anatomy import Anatomy, Layers, Mixer
+from llmcalc.dims import Dim, ceil_div, dim, least, total
+from llmcalc.engines.cache import Cache, Load, Row, kind_of, shared_heads, state_size, token_bytes
+from llmcalc.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What changed between versions: batches in flight that a window must survive, and when unequal groups merge."""
+
+    name: str
+    in_flight: int
+    merge: tuple[int, int]
+    """Groups take the larger size while largest · merge[1] < smallest · merge[0]."""
+
+
+NEWEST = Rules("vLLM 0.16 to 0.33 (v1/core/kv_cache_utils.py)", 2, (3, 2))
+OLDER = Rules("vLLM 0.9 to 0.15 (V1): one batch in flight, groups merge under 1.25", 1, (5, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What one layer asks of the pool: bytes of a page, tokens in it, pages per sequence."""
+
+    kind: str
+    token: Dim
+    block: int
+    blocks: Dim
+    window: int
+    layers: Layers
+    mixer: Mixer
+    padded: int | None = None
+
+    @property
+    def page(self) -> Dim:
+        """Bytes of one page of one layer."""
+        return Dim(self.padded) if self.padded is not None else self.token * self.block
+
+
+DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "fp8_ds_mla")
+
+
+def _check(anatomy: Anatomy, load: Load) -> None:
+    """Which formats vLLM keeps: one for keys and values, no integers and no blocks of ggml."""
+    kind = load.key_dtype
+    if kind != load.value_dtype:
+        raise InputError("vLLM keeps keys and values in one dtype", hint="give --kv-dtype one name")
+    if kind.name not in DTYPES:
+        raise InputError(
+            f"the rule of vLLM's cache in {kind.name} is not known",
+            hint=f"known: {', '.join(DTYPES)}",
+        )
+    widths = {
+        int(m.keys + m.values) if m.kind == "latent" else 0 for m in anatomy.mixers if m.per_token
+    }
+    if kind.name == "fp8_ds_mla" and widths != {576}:
+        raise InputError(
+            "fp8_ds_mla is for latent attention of 512 + 64 elements alone",
+            hint="try --kv-dtype fp8",
+        )
+
+
+def vllm(anatomy: Anatomy, load: Load, rules: Rules = NEWEST) -> Cache:
+    """The blocks that ``batch`` sequences of ``context`` tokens occupy, in bytes."""
+    _check(anatomy, load)
+    mixers = [shared_heads(m, load.tp) for m in anatomy.mixers if m.kind not in ("none", "shared")]
+    specs = _specs(mixers, load, rules)
+    if not specs:
+        return Cache("vllm", rules.name, (), Dim(0), Dim(0), Dim(0), Dim(0))
+    specs, notes = _unified(specs, load)
+    groups = _grouped(specs, rules)
+    size = max((_group_bytes(g) for g in groups), key=int)
+    blocks = total(g[0][0].blocks for g in groups)
+    each = [_row(s, load) for s in specs]
+    state = total(r.state_bytes for r in each)
+    wasted = sum(int(size) * int(g[0][0].blocks) for g in groups) - sum(
+        int(s.page) * n * int(s.blocks) for g in groups for s, n in g
+    )
+    pool = sum(int(size) // s[0][0].block for s in groups if s[0][0].kind != "recurrent")
+    facts: dict[str, int | float | str] = {
+        "block_size": specs[0].block,
+        "bytes_per_block": int(size),
+        "blocks_per_sequence": int(blocks),
+        "groups": len(groups),
+        "pool_bytes_per_token": pool,
+        "padding_bytes": wasted * int(load.batch),
+    }
+    return Cache(
+        "vllm",
+        rules.name,
+        tuple(each),
+        load.batch * (blocks * size),
+        total(r.per_token for r in each),
+        state,
+        dim(int(blocks) * specs[0].block) * load.batch,
+        facts,
+        tuple(notes),
+    )
+
+
+def _specs(mixers: list[Mixer], load: Load, rules: Rules) -> list[Spec]:
+    block = load.block_size or _default_block(mixers)
+    specs: list[Spec] = []
+    for m in mixers:
+        if m.compress_rate is not None:
+            raise InputError(
+                "the rule of vLLM's cache for compressed attention (DeepSeek-V4) is not known"
+            )
+        if m.per_token:
+            specs += _attention(
+                m, load, block, load.in_flight if rules is NEWEST else rules.in_flight
+            )
+    states = [m for m in mixers if m.states and int(_state(m, load))]
+    if not states:
+        return specs
+    if not specs:
+        page = max(int(_state(m, load)) for m in states)
+        return [
+            Spec("recurrent", Dim(0), int(load.context), _state_blocks(load), 0, m.layers, m, page)
+            for m in states
+        ]
+    return _with_states(specs, states, load)
+
+
+def _default_block(mixers: list[Mixer]) -> int:
+    """16 tokens; the kernels for latent attention need 64 (FlashMLA, the default on Hopper)."""
+    return 64 if any(m.kind == "latent" for m in mixers) else 16
+
+
+def _attention(m: Mixer, load: Load, block: int, in_flight: int) -> list[Spec]:
+    """The pages of one kind of attention layer; an indexer's keys are layers of their own."""
+    token = token_bytes(replace(m, index_keys=Dim(0)), load)
+    spec = [
+        Spec(
+            kind_of(m),
+            token,
+            block,
+            _blocks(m, load, block, in_flight),
+            int(m.window or 0),
+            m.layers,
+            m,
+        )
+    ]
+    if m.index_keys:
+        # one byte per element and a float32 scale per 128 of them
+        index = m.index_keys + ceil_div(m.index_keys, 128) * 4
+        spec.append(Spec("index", index, block, ceil_div(load.context, block), 0, m.layers, m))
+    return spec
+
+
+def _blocks(m: Mixer, load: Load, block: int, in_flight: int) -> Dim:
+    """Pages of one sequence at most: a window may begin inside a page and must survive the batches in flight."""
+    if m.kind == "cross":
+        return ceil_div(
+            m.max_source if m.max_source is not None else load.source or load.context, block
+        )
+    if m.window is None:
+        return ceil_div(load.context, block)
+    flying = Dim(in_flight * load.batched_tokens, "tokens_in_flight")
+    if m.chunked:
+        return ceil_div(least(m.window + flying, load.context), block)
+    return ceil_div(least(m.window - 1 + flying, load.context), block) + 1
+
+
+def _state_blocks(load: Load) -> Dim:
+    return Dim((2 if load.prefix_caching else 1) + load.speculative)
+
+
+def _state(m: Mixer, load: Load) -> Dim:
+    """A sequence's state in one layer: vLLM keeps one column less of the convolution, and one dtype unless told."""
+    return state_size(m, load, True, load.ssm_dtype or load.state_dtype)
+
+
+def _with_states(specs: list[Spec], states: list[Mixer], load: Load) -> list[Spec]:
+    """Hybrids: attention pages grow until they hold a state, and the state's page is padded to theirs."""
+    per_token = max(int(s.token) for s in specs)
+    least_block = max(specs[0].block, 128 if any(s.kind == "latent" for s in specs) else 16)
+    largest = max(int(_state(m, load)) for m in states)
+    block = least_block * -(-largest // (least_block * per_token))
+    page = per_token * block
+    grown = [
+        replace(s, block=block, blocks=_blocks(s.mixer, load, block, load.in_flight)) for s in specs
+    ]
+    return [
+        *grown,
+        *(
+            Spec("recurrent", Dim(0), block, _state_blocks(load), 0, m.layers, m, page)
+            for m in states
+        ),
+    ]
+
+
+def _unified(specs: list[Spec], load: Load) -> tuple[list[Spec], list[str]]:
+    """Different kinds share one pool, so their pages must be of one size: smaller blocks grow, or are padded."""
+    sizes = {int(s.page) for s in specs}
+    if (
+        len(sizes) == 1
+        or len({(s.kind in ("full", "latent", "index"), s.window) for s in specs}) == 1
+    ):
+        return specs, []
+    largest = max(sizes)
+    out, notes = [], []
+    for s in specs:
+        times, rest = divmod(largest, int(s.page))
+        if times == 1 and not rest:
+            out.append(s)
+        elif not rest:
+            block = s.block * times
+            blocks = (
+                _blocks(s.mixer, load, block, load.in_flight) if s.kind != "recurrent" else s.blocks
+            )
+            out.append(replace(s, block=block, blocks=blocks))
+        elif s.kind in ("latent", "index"):
+            raise InputError("vLLM cannot pad pages of latent attention to those of other layers")
+        else:
+            out.append(replace(s, padded=largest))
+            notes.append(
+                f"pages of {s.kind} layers are padded from {int(s.page)} to {largest} bytes"
+            )
+    return out, notes
+
+
+Group = list[tuple[Spec, int]]
+
+
+def _grouped(specs: list[Spec], rules: Rules) -> list[Group]:
+    """Layers of one rule in groups of equal size; one group for all where they differ in page size alone."""
+    if (
+        len(
+            {
+                (s.kind in ("full", "latent", "index"), s.window, s.block, int(s.blocks))
+                for s in specs
+            }
+        )
+        == 1
+    ):
+        return [[(s, len(s.layers.indices)) for s in specs]]
+    buckets: dict[tuple[object, ...], list[Spec]] = {}
+    for s in specs:
+        buckets.setdefault((s.kind, s.window, s.block, int(s.page)), []).append(s)
+    counts = [sum(len(s.layers.indices) for s in b) for b in buckets.values()]
+    size = (
+        max(counts) if max(counts) * rules.merge[1] < min(counts) * rules.merge[0] else min(counts)
+    )
+    groups: list[Group] = []
+    for bucket, n in zip(buckets.values(), counts, strict=True):
+        n_groups = -(-n // size)
+        groups += [[(bucket[0], (n - i + n_groups - 1) // n_groups)] for i in range(n_groups)]
+    return groups
+
+
+def _group_bytes(group: Group) -> Dim:
+    return total(Dim(n) * s.page for s, n in group)
+
+
+def _row(s: Spec, load: Load) -> Row:
+    """What the layers of one rule occupy, before groups are padded."""
+    count = s.layers.count
+    if s.kind == "recurrent":
+        return Row("recurrent", s.layers, None, Dim(0), count * load.batch * s.blocks * s.page)
+    grows = s.window == 0 and s.kind != "cross"
+    per_token = count * s.token if grows else Dim(0)
+    return Row(
+        s.kind,
+        s.layers,
+        s.blocks * s.block,
+        count * load.batch * s.blocks * s.page,
+        Dim(0),
+        per_token,
+    )

@@ -1,0 +1,1 @@
+"""Arrays through number formats and back, both ways; numpy, imported on use."""

@@ -1,0 +1,298 @@
+"""Does a checkpoint hold what its config promises: missing, extra, and wrongly shaped tensors."""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmcalc.anatomy import Anatomy, Weight
+from llmcalc.formats.layout import LAYOUTS, Layout
+
+PREFIXES = (
+    "model.",
+    "transformer.",
+    "language_model.",
+    "model.language_model.",
+    "backbone.",
+    "gpt_neox.",
+    "bert.",
+    "roberta.",
+)
+_LAYER = re.compile(r"(?<=\.)(\d+)(?=\.)")
+_EXTRA_MODULES = ("mtp.", "model.mtp", "eagle", "rotary_emb.inv_freq", "multi_token")
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """One tensor that the anatomy promises."""
+
+    shape: tuple[int, ...]
+    weight: Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One line of the result: what is wrong, where, on how many tensors."""
+
+    kind: str
+    where: str
+    detail: str
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All differences, what was compared, what was accepted on the way, and the role of each tensor of the file."""
+
+    differences: tuple[Difference, ...]
+    matched: int
+    notes: tuple[str, ...]
+    roles: Mapping[str, str]
+
+
+def promised(anatomy: Anatomy) -> dict[str, Want]:
+    """Every tensor of the anatomy, tied ones and buffers too."""
+    wants: dict[str, Want] = {}
+    for weight in anatomy.weights:
+        shape = tuple(int(s) for s in weight.full_shape)
+        for name in weight.names():
+            wants[name] = Want(shape, weight)
+    return wants
+
+
+def compare(
+    wants: Mapping[str, Want],
+    have: Mapping[str, tuple[int, ...]],
+    is_buffer: Mapping[str, bool],
+    quantisation: Mapping[str, Any] | None = None,
+    n_extra_layers: int = 0,
+) -> Result:
+    """The anatomy against a file's names and shapes; ``is_buffer`` says which of the file's are known buffers."""
+    notes: list[str] = []
+    wants, have = _alternatives(_align(wants, have, notes), have), dict(have)
+    method = str((quantisation or {}).get("quant_method", "")).lower()
+    layout = LAYOUTS.get(method)
+    if quantisation and layout is None:
+        notes.append(
+            f"the quantisation method {method or 'without a name'} is not known: packed tensors show as differences"
+        )
+    owners: set[str | None] = {w.weight.tied_to for w in wants.values() if w.weight.tied_to}
+    missing, shapes, matched = [], [], 0
+    roles: dict[str, str] = {}
+    for name, want in wants.items():
+        found = have.pop(name, None)
+        parts = _unpack(name, want, found, have, layout, quantisation or {})
+        if not parts and found == want.shape:
+            parts = [name]
+        if parts:
+            matched += 1
+            roles.update((part, want.weight.role) for part in parts)
+        elif found is not None:
+            shapes.append((name, want.shape, found))
+        elif not (
+            want.weight.buffer or want.weight.tied_to or _tied_instead(name, owners, wants, have)
+        ):
+            missing.append(name)
+    extra = [n for n in have if not is_buffer.get(n)]
+    last = (
+        max((int(m[1]) for m in map(_LAYER.search, wants) if m), default=-1)
+        if n_extra_layers
+        else -1
+    )
+    outside = [n for n in extra if _is_outside(n, last, n_extra_layers)]
+    if outside:
+        notes.append(
+            f"{len(outside)} tensors of multi-token prediction are in the file and outside the model: {outside[0]} ..."
+        )
+    beyond = set(outside)
+    extra = [n for n in extra if n not in beyond]
+    differences = (
+        *_group("missing", missing, list(wants)),
+        *_shape_lines(shapes),
+        *_group("extra", extra, extra),
+    )
+    return Result(tuple(differences), matched, tuple(notes), roles)
+
+
+def names_in(anatomy: Anatomy, have: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Every promised tensor's name to the one that a file uses for it, prefixes and other published names allowed."""
+    wants = promised(anatomy)
+    return dict(zip(wants, _alternatives(_align(wants, have, []), have), strict=True))
+
+
+def _align(
+    wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]], notes: list[str]
+) -> dict[str, Want]:
+    """The promised names under the prefix that the file uses."""
+    best, score, said = dict(wants), sum(n in have for n in wants), ""
+    if score == len(wants):
+        return best
+    for prefix in PREFIXES:
+        for verb, changed in (
+            ("without", {n.removeprefix(prefix): w for n, w in wants.items()}),
+            (
+                "with",
+                {
+                    prefix + n if not n.startswith(("lm_head", "score")) else n: w
+                    for n, w in wants.items()
+                },
+            ),
+        ):
+            hits = sum(n in have for n in changed)
+            if hits > score and len(changed) == len(wants):
+                best, score, said = (
+                    changed,
+                    hits,
+                    f"the file's names are those of the published checkpoint {verb} the prefix {prefix!r}",
+                )
+    if said:
+        notes.append(said)
+    return best
+
+
+def _alternatives(
+    wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]
+) -> dict[str, Want]:
+    """The promised names, with a tensor's other published name where the file uses that."""
+    chosen: dict[str, Want] = {}
+    for name, want in wants.items():
+        if name not in have and want.weight.also:
+            pattern, numbers = want.weight.also, _LAYER.findall(name)
+            for number in numbers:
+                pattern = re.sub(r"\{(layer|expert)\}", number, pattern, count=1)
+            name = pattern if pattern in have else name
+        chosen[name] = want
+    return chosen
+
+
+def _tied_instead(
+    name: str,
+    owners: set[str | None],
+    wants: Mapping[str, Want],
+    have: Mapping[str, tuple[int, ...]],
+) -> bool:
+    """Whether a missing owner is stored under the name of a weight that is tied to it."""
+    return name in owners and any(w.weight.tied_to == name and n in have for n, w in wants.items())
+
+
+def _unpack(
+    name: str,
+    want: Want,
+    found: tuple[int, ...] | None,
+    have: dict[str, tuple[int, ...]],
+    layout: Layout | None,
+    settings: Mapping[str, Any],
+) -> list[str]:
+    """The tensors that store a quantised weight, taken out of ``have``; none where they are not all there."""
+    if layout is None or want.weight.op != "matmul" or len(want.shape) < 2:
+        return []
+    try:
+        parts = layout(name, want.shape, settings)
+    except (ValueError, TypeError, ZeroDivisionError):
+        return []
+    seen = ChainMap({name: found} if found is not None else {}, have)
+    present = {part: seen[part] for part in parts if part in seen}
+    required = [shape for shape in parts.values() if shape is not None]
+    fits = [part for part, shape in parts.items() if shape is not None and seen.get(part) == shape]
+    if (
+        not fits
+        or len(fits) < len([p for p in present if parts[p] is not None])
+        or (len(fits) < 2 and len(required) > 1)
+    ):
+        return []
+    for part in present:
+        have.pop(part, None)
+    return list(present)
+
+
+def _is_outside(name: str, last: int, n_extra_layers: int) -> bool:
+    if name.startswith(_EXTRA_MODULES[:2]) or any(key in name for key in _EXTRA_MODULES[2:]):
+        return True
+    found = _LAYER.search(name)
+    return found is not None and 0 <= last < int(found[1]) <= last + n_extra_layers
+
+
+_PLACE = "\0#\0"
+"""Where a layer's number stood; a name from a file may hold any sign."""
+
+
+def _template(name: str) -> tuple[str, tuple[int, ...]]:
+    return _LAYER.sub(_PLACE, name), tuple(int(n) for n in _LAYER.findall(name))
+
+
+def _group(kind: str, names: Iterable[str], universe: Iterable[str]) -> list[Difference]:
+    """Names as few lines: whole layers first, then one line per kind of tensor."""
+    names = list(names)
+    whole: dict[str, set[str]] = {}
+    for name in universe:
+        whole.setdefault(_layer_of(name), set()).add(name)
+    gone, lines, full = set(names), [], list[int]()
+    stem = ""
+    for layer, members in whole.items():
+        if layer and members <= gone and (kind == "missing" or len(members) > 1):
+            stem, number = layer.rsplit(".", 1)
+            full.append(int(number))
+            gone -= members
+    if full:
+        total = sum(len(whole[f"{stem}.{i}"]) for i in full)
+        lines.append(
+            Difference(
+                kind,
+                f"{stem}.{ranges(full)}",
+                "every tensor of the layer" if len(full) == 1 else "every tensor of these layers",
+                total,
+            )
+        )
+    templates: dict[str, list[tuple[int, ...]]] = {}
+    for name in names:
+        if name in gone:
+            template, numbers = _template(name)
+            templates.setdefault(template, []).append(numbers)
+    for template, places in templates.items():
+        lines.append(Difference(kind, _name(template, places), "", len(places)))
+    return lines
+
+
+def _layer_of(name: str) -> str:
+    found = _LAYER.search(name)
+    return name[: found.end()] if found else ""
+
+
+def _name(template: str, numbers: list[tuple[int, ...]]) -> str:
+    """A template with the numbers it stands for put in, as ranges."""
+    first, *rest = template.split(_PLACE)
+    return first + "".join(ranges([n[i] for n in numbers]) + text for i, text in enumerate(rest))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers as ranges: ``0-3,7``.
+
+    >>> ranges([0, 1, 2, 3, 7])
+    '0-3,7'
+    """
+    parts: list[tuple[int, int]] = []
+    for n in sorted(set(numbers)):
+        if parts and parts[-1][1] == n - 1:
+            parts[-1] = (parts[-1][0], n)
+        else:
+            parts.append((n, n))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def _shape_lines(shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]]) -> list[Difference]:
+    groups: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[tuple[int, ...]]] = {}
+    for name, want, found in shapes:
+        template, numbers = _template(name)
+        groups.setdefault((template, want, found), []).append(numbers)
+    return [
+        Difference(
+            "shape",
+            _name(template, numbers),
+            f"the file has {list(found)}, the config says {list(want)}",
+            len(numbers),
+        )
+        for (template, want, found), numbers in groups.items()
+    ]

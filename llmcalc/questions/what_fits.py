@@ -1,0 +1,140 @@
+"""What would make a model fit: fewer or more devices, a shorter context, fewer sequences, narrower formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.dims import Dim
+from llmcalc.errors import InputError
+from llmcalc.formats.element import dtype
+from llmcalc.parallel import check_degree, fewer_experts, stage
+from llmcalc.questions.fit import Ask, plan, weights_part
+from llmcalc.questions.kvcache import GGML, base_of, largest
+
+LONGEST, MOST_SEQUENCES, MOST_DEVICES = 2**24, 2**20, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One change and the bytes that are left over on the fullest device once it is made."""
+
+    change: str
+    value: int | str | None
+    """None is without limit."""
+    left: int
+    how: str = ""
+
+
+def left_over(ask: Ask) -> int | None:
+    """Bytes left over, or None where it does not fit for sure or an engine refuses."""
+    try:
+        found = plan(ask)
+    except InputError:
+        return None
+    return found.pool - found.need if found.verdict == "yes" else None
+
+
+def ways(ask: Ask, n_layers: int) -> list[Way]:
+    """Every single change that fits: the fewest devices, the longest context, the most sequences, narrower formats."""
+    found = [w for w in (fewest(ask, n_layers), longest(ask), most_sequences(ask)) if w is not None]
+    return found if left_over(ask) is not None else [*found, *narrower(ask)]
+
+
+def fewest(ask: Ask, n_layers: int) -> Way | None:
+    """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of them."""
+    ggml = base_of(ask.engine) in GGML
+    for n in (2**i for i in range(MOST_DEVICES.bit_length())):
+        for pp in (2**i for i in range(n.bit_length())):
+            tp = n // pp
+            if pp > n_layers or (pp > 1 and tp > 8) or (ggml and tp > 1):
+                continue
+            left = left_over(replace(ask, tp=tp, pp=pp))
+            if left is not None:
+                return Way("devices", n, left, f"tensor {tp} x pipeline {pp}" if pp > 1 else "")
+    return None
+
+
+def longest(ask: Ask) -> Way | None:
+    """The longest context that fits with the same number of sequences."""
+    at = lambda n: replace(ask, load=replace(ask.load, context=Dim(n, "context")))  # noqa: E731
+    return _most("context", at, LONGEST)
+
+
+def most_sequences(ask: Ask) -> Way | None:
+    """The most sequences that fit at the same context."""
+    at = lambda n: replace(ask, load=replace(ask.load, batch=Dim(n, "batch")))  # noqa: E731
+    return _most("concurrency", at, MOST_SEQUENCES)
+
+
+def _most(change: str, at: Callable[[int], Ask], limit: int) -> Way | None:
+    """The largest number that fits, with what it leaves; None in it is without limit."""
+    n = largest(lambda n: left_over(at(n)) is not None, limit)
+    return None if n == 0 else Way(change, n, left_over(at(limit if n is None else n)) or 0)
+
+
+def narrower(ask: Ask) -> list[Way]:
+    """Narrower weights and caches that fit, each alone, then both; the least narrow first."""
+    fp8 = dtype("float8_e4m3fn")
+    eight = dtype("q8_0") if base_of(ask.engine) in GGML else fp8
+    cache = replace(ask.load, key_dtype=eight, value_dtype=eight)
+    tries = [
+        (f"cache in {eight.name}", replace(ask, load=cache)),
+        ("weights in fp8", replace(ask, quant="fp8", stored=None)),
+        ("weights in 4 bits (awq)", replace(ask, quant="awq", stored=None)),
+        (
+            f"weights in fp8, cache in {eight.name}",
+            replace(ask, quant="fp8", load=cache, stored=None),
+        ),
+        (
+            f"weights in 4 bits (awq), cache in {eight.name}",
+            replace(ask, quant="awq", load=cache, stored=None),
+        ),
+    ]
+    lefts = [(text, left_over(changed)) for text, changed in tries]
+    return [Way("format", text, left) for text, left in lefts if left is not None]
+
+
+def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:
+    """Degrees up to 64 that divide the model evenly, each with the weights of its fullest device, in bytes.
+
+    ``tensor`` divides heads and matrices, ``pipeline`` layers; ``expert`` gives every device whole experts, and all of
+    what is no expert.
+    """
+    whole = replace(ask, tp=1, pp=1)
+    tensor = {
+        tp: _weights(replace(whole, tp=tp))
+        for tp in range(1, MOST_DEVICES + 1)
+        if _divides(ask.anatomy, tp)
+    }
+    found = {"tensor": tensor}
+    if not any(m.kind in ("cross", "shared") for m in ask.anatomy.mixers):
+        found["pipeline"] = {pp: _fullest_stage(whole, pp) for pp in _divisors(n_layers)}
+    experts = max((int(w.experts) for w in ask.anatomy.weights), default=1)
+    if experts > 1:
+        found["expert"] = {
+            ep: _weights(replace(whole, anatomy=fewer_experts(ask.anatomy, ep)))
+            for ep in _divisors(experts)
+        }
+    return found
+
+
+def _weights(ask: Ask) -> int:
+    return int(weights_part(ask).high)
+
+
+def _fullest_stage(ask: Ask, pp: int) -> int:
+    return max(_weights(replace(ask, anatomy=stage(ask.anatomy, pp, i))) for i in range(pp))
+
+
+def _divides(anatomy: Anatomy, tp: int) -> bool:
+    try:
+        check_degree(anatomy, tp)
+    except InputError:
+        return False
+    return True
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(1, MOST_DEVICES + 1) if n % i == 0]
