@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from llmcalc.dims import Dim, dim, product, total
+from llmcalc.dims import Dim, product, total
 from llmcalc.errors import ConfigError
 
 MOST_LAYERS = 1000
 Op = Literal["lookup", "matmul", "scale", "add", "conv", "state"]
+_TOWERS = ("vision", "audio")
+"""How the roles of what sees and hears begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Weight:
     ``shape`` is that of one expert, rows first. ``stacked``: all experts are one tensor, expert first; ``rows``: one
     tensor, every expert's rows one below the other; ``transposed``: stored (in, out). ``uses`` counts how often one
     token passes it where layers share it; ``extra`` is in the file but outside the model (multi-token prediction);
-    ``also`` is another name under which published files hold the tensor.
+    ``also`` is another name under which published files hold the tensor; ``copy_of`` the weight that it
+    was tied to before the two were put on different devices.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Weight:
     extra: bool = False
     rows: bool = False
     also: str | None = None
+    copy_of: str | None = None
 
     @property
     def per_layer(self) -> Dim:
@@ -113,14 +117,70 @@ class Weight:
     @property
     def routed(self) -> bool:
         """Whether it is of routed experts, be it of a single one, as on a rank that holds one."""
-        return self.experts > 1 or self.stacked or self.rows or "{expert}" in self.name
+        return self.experts > 1 or self.stacked or self.rows or self.by_expert
+
+    @property
+    def by_expert(self) -> bool:
+        """Whether the file has one tensor for each expert."""
+        return "{expert}" in self.name
+
+    @property
+    def in_stack(self) -> bool:
+        """Whether it belongs to the stack of layers, and not before or behind it."""
+        return "{layer}" in self.name
+
+    @property
+    def tower(self) -> bool:
+        """Whether it belongs to what sees or hears."""
+        return self.role.startswith(_TOWERS)
+
+    @property
+    def text(self) -> bool:
+        """Whether text passes through it: no tower, no projector behind one, no token beyond the next."""
+        return not (self.extra or self.tower or self.role.startswith("projector"))
+
+    @property
+    def stored(self) -> bool:
+        """Whether the file holds it under its own name, as part of the model."""
+        return not (self.tied_to or self.extra)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether something is multiplied by it that has more than one number."""
+        return self.op == "matmul" and len(self.shape) >= 2
+
+    @property
+    def output_axis(self) -> int:
+        """The axis of ``shape`` along which the outputs lie; a table's outputs are its columns."""
+        return len(self.shape) - 1 if self.transposed or self.op == "lookup" else 0
+
+    @property
+    def input_axis(self) -> int:
+        """The axis along which the inputs lie; a table's inputs are its rows. A vector's is its only one."""
+        if self.op == "lookup":
+            return 0
+        return max(len(self.shape) - 2, 0) if self.transposed else len(self.shape) - 1
+
+    @property
+    def outputs(self) -> Dim:
+        """How many numbers one token gets out of it, of one expert; GPT-2 stores them along the columns.
+
+        >>> gpt2 = Weight("h.{layer}.mlp.c_fc", (Dim(768), Dim(3072)), "matmul", "mlp.up", transposed=True)
+        >>> gpt2.inputs, gpt2.outputs
+        (768, 3072)
+        """
+        return self.shape[self.output_axis] if self.shape else Dim(1)
+
+    @property
+    def inputs(self) -> Dim:
+        """How many numbers go into it, of one expert; a table's are its rows."""
+        return self.shape[self.input_axis] if self.shape else Dim(1)
 
     def names(self) -> Iterator[str]:
         """Every tensor name, layer by layer."""
-        by_expert = "{expert}" in self.name
         for layer in self.layers.indices:
             name = self.name.replace("{layer}", str(layer))
-            if by_expert:
+            if self.by_expert:
                 for expert in range(self.experts):
                     yield name.replace("{expert}", str(expert))
             else:
@@ -193,6 +253,9 @@ class Mixer:
         return self.n_heads * (self.d_qk + self.d_v)
 
 
+_BACK = ("attn.o", "mlp.down", "ssm.out")
+"""Roles of the matrices that lead back into the stream between the layers."""
+
 Part = Weight | Mixer
 Parts = Iterator[Part]
 
@@ -214,6 +277,44 @@ class Anatomy:
     def mixers(self) -> tuple[Mixer, ...]:
         """The token mixers, in forward order."""
         return tuple(p for p in self.parts if isinstance(p, Mixer))
+
+    @property
+    def text(self) -> tuple[Weight, ...]:
+        """The tensors that text passes through, tied ones too."""
+        return tuple(w for w in self.weights if w.text)
+
+    @property
+    def n_layers(self) -> int:
+        """How many layers the text passes through; of an encoder-decoder, those of the longer stack."""
+        return 1 + max((i for w in self.text if w.in_stack for i in w.layers.indices), default=-1)
+
+    @property
+    def d_model(self) -> int:
+        """The width of the stream between the layers; of a model without layers, that of its table."""
+        back = (w for w in self.text if w.is_matrix and w.in_stack and w.role in _BACK)
+        table = (w for w in self.text if w.role == "embed.token")
+        return next((int(w.outputs) for found in (back, table) for w in found), 0)
+
+    @property
+    def d_ff(self) -> int:
+        """The widest inner width of an MLP, one expert's where they are routed; 0 where there is none."""
+        downs = (w for w in self.text if w.is_matrix and w.role == "mlp.down")
+        return max((int(w.inputs) for w in downs), default=0)
+
+    @property
+    def vocab(self) -> int:
+        """Rows of the table of tokens; 0 where only the layers are described."""
+        return next((int(w.inputs) for w in self.text if w.role == "embed.token"), 0)
+
+    @property
+    def n_experts(self) -> int:
+        """The most routed experts of a layer; 0 where none are routed."""
+        return max((int(w.experts) for w in self.text if w.routed), default=0)
+
+    @property
+    def n_kv_heads(self) -> int | None:
+        """The most key/value heads of a layer that keeps any, None where none does."""
+        return max((int(m.n_kv_heads) for m in self.mixers if m.kind == "kv"), default=None)
 
 
 def under(prefix: str, parts: Iterable[Part]) -> Parts:
@@ -242,8 +343,3 @@ def marked(parts: Iterable[Part], **fields: Any) -> Parts:
     """The same parts with some fields set, on weights (``extra=True``) alone."""
     for part in parts:
         yield replace(part, **fields) if isinstance(part, Weight) else part
-
-
-def once(value: int) -> Dim:
-    """A literal size as a Dim without a name."""
-    return dim(value)

@@ -37,9 +37,6 @@ SPLIT = {
 }
 """Role to the side along which a weight is cut."""
 
-TOWERS = ("vision", "audio")
-"""How the roles of towers begin: which engines cut them is not known."""
-
 
 def rank_params(anatomy: Anatomy, tp: int = 1, n_kv_heads: int | None = None) -> Dim:
     """Parameters that the fullest rank of ``tp`` holds, tied heads once."""
@@ -62,11 +59,10 @@ def cut_shape(weight: Weight, tp: int, n_kv_heads: int | None) -> tuple[Dim, ...
     side = SPLIT.get(weight.role)
     if not weight.shape or side is None:
         return weight.shape
-    axis = 0 if side != "in" else len(weight.shape) - 1
-    if weight.transposed and len(weight.shape) == 2:
-        axis = 1 - axis
-    if len(weight.shape) == 1 and side == "in":
+    if side == "in" and len(weight.shape) == 1:
         return weight.shape  # a bias behind a row-parallel matrix is on every rank
+    by_rows = side == "in" or weight.op == "lookup"  # a table is cut along its vocabulary
+    axis = weight.input_axis if by_rows else weight.output_axis
     parts = min(tp, n_kv_heads) if side == "kv" and n_kv_heads else tp
     size = dim(weight.shape[axis])
     if side == "vocab":
@@ -111,18 +107,9 @@ def fewer_experts(anatomy: Anatomy, ep: int) -> Anatomy:
     return replace(
         anatomy,
         parts=tuple(
-            replace(p, experts=ceil_div(p.experts, ep))
-            if isinstance(p, Weight) and p.experts > 1
-            else p
+            replace(p, experts=ceil_div(p.experts, ep)) if isinstance(p, Weight) and p.routed else p
             for p in anatomy.parts
         ),
-    )
-
-
-def n_decoder_layers(anatomy: Anatomy) -> int:
-    """How many layers there are to divide among pipeline stages."""
-    return 1 + max(
-        (i for m in anatomy.mixers if m.kind != "none" for i in m.layers.indices), default=0
     )
 
 
@@ -147,21 +134,26 @@ def stage(anatomy: Anatomy, stages: int, index: int) -> Anatomy:
     """The parts that one pipeline stage holds: its layers, what stands before them or behind, its own tied head."""
     if any(m.kind in ("cross", "shared") for m in anatomy.mixers):
         raise InputError(f"how {anatomy.family} is cut into pipeline stages is not known")
-    chosen = set(partition(n_decoder_layers(anatomy), stages)[index])
+    chosen = set(partition(anatomy.n_layers, stages)[index])
     first, last = index == 0, index == stages - 1
     parts: list[Part] = []
     begun = False
     for part in anatomy.parts:
-        tower = isinstance(part, Mixer) and part.kind == "none"
-        tower = tower or (isinstance(part, Weight) and part.role.startswith((*TOWERS, "projector")))
-        if tower or (isinstance(part, Weight) and "{layer}" not in part.name):
-            if first if tower or not begun else last:
-                parts.append(
-                    replace(part, tied_to=None) if isinstance(part, Weight) and last else part
-                )
+        if isinstance(part, Mixer):
+            beside, outside = part.kind == "none", False
+        else:
+            beside, outside = not part.text, not part.in_stack
+        if beside or outside:
+            if first if beside or not begun else last:
+                parts.append(_apart(part) if isinstance(part, Weight) and last else part)
             continue
         begun = True
         layers = part.layers.only("n_stage_layers", chosen)
         if layers.indices:
             parts.append(replace(part, layers=layers))
     return replace(anatomy, parts=tuple(parts))
+
+
+def _apart(weight: Weight) -> Weight:
+    """A head on a stage of its own: it is stored there, and no longer with the table."""
+    return replace(weight, tied_to=None, copy_of=weight.tied_to) if weight.tied_to else weight

@@ -13,7 +13,6 @@ from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.dims import product
 from llmcalc.errors import InputError
 from llmcalc.formats.element import dtype, find_dtype
-from llmcalc.questions.flops import in_text
 
 _SAME = (
     *(
@@ -105,7 +104,7 @@ def mix(anatomy: Anatomy, name: str) -> list[Typed]:
     return [
         _typed(w, tensor, layer, kind, model)
         for w in anatomy.weights
-        if not w.tied_to and in_text(w)
+        if not w.tied_to and w.text
         for layer in w.layers.indices
         for tensor in _tensors(w, anatomy)
     ]
@@ -119,7 +118,7 @@ def file_type(named: str | None) -> str | None:
 
 
 def _facts(anatomy: Anatomy) -> _Model:
-    own = [w for w in anatomy.weights if in_text(w)]
+    own = [w for w in anatomy.weights if w.text]
     layers = 1 + max((i for m in anatomy.mixers for i in m.layers.indices), default=0)
     first = next((m for m in anatomy.mixers if m.n_heads and m.n_kv_heads), None)
     gqa = int(first.n_heads) // int(first.n_kv_heads) if first else 1
@@ -131,7 +130,7 @@ def _facts(anatomy: Anatomy) -> _Model:
         seventy=layers == 80 and gqa > 1 and anatomy.family in ("llama", "qwen2"),
         tied=not any(w.role == "head" and not w.tied_to for w in own),
         values=sorted({i for w in own if _has_values(w) for i in w.layers.indices}),
-        downs=sorted({(i, w.experts == 1) for w in own if _is_down(w) for i in w.layers.indices}),
+        downs=sorted({(i, not w.routed) for w in own if _is_down(w) for i in w.layers.indices}),
     )
 
 
@@ -152,7 +151,7 @@ def _tensors(w: Weight, anatomy: Anatomy) -> Iterator[_Tensor]:
     if w.role.split(".")[0] not in _ROLES or "index" in w.role or "compress" in w.role:
         raise InputError(f"which format llama.cpp gives {w.name} ({w.role}) is not described here")
     elements = int(product(list(w.shape))) * int(w.experts)
-    row = int(w.shape[-2] if w.transposed else w.shape[-1]) if w.shape else 1
+    row = int(w.outputs if w.op == "lookup" else w.inputs)  # a row of a GGUF's tensor
     rows = elements // row
     if w.role == "attn.kv_b":  # keys transposed, so that they absorb queries, and values
         mixer = next(m for m in anatomy.mixers if m.kind == "latent")
@@ -175,7 +174,7 @@ def _tensors(w: Weight, anatomy: Anatomy) -> Iterator[_Tensor]:
             "attn.qkv" if _has_values(w) and w.role != "attn.v" else w.role,
             elements,
             row,
-            w.experts > 1,
+            w.routed,
         )
 
 

@@ -1,104 +1,213 @@
-"""Bytes of a model's weights on one rank, in one dtype or quantised: which tensors stay wide is a rule by role."""
+"""What a model's weights are stored as, and what that takes: the one place where it is counted.
+
+``params``, ``fit``, ``speed``, ``train``, ``dtype`` and ``check`` ask ``stored`` and nothing else.
+A format is a dtype for everything, a scheme that packs some matrices, a GGUF file type, or a
+checkpoint that is there: that one is always counted by its own header.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from llmcalc.anatomy import Anatomy, Weight
-from llmcalc.dims import Dim, total
+from llmcalc.anatomy import Anatomy, Layers, Weight
+from llmcalc.dims import Dim, ceil_div, product, total
 from llmcalc.errors import InputError
-from llmcalc.formats.element import DType
-from llmcalc.parallel import rank_elements
-
-QUANTISED: Mapping[str, tuple[int, int, str]] = {
-    "fp8_block": (4097, 4096, "one byte, and one float32 scale per 128 x 128"),
-    "fp8": (1, 1, "one byte, scales per output channel not counted"),
-    "int8": (1, 1, "one byte, scales per output channel not counted"),
-    "int4": (66, 128, "half a byte and one 16-bit scale per 128"),
-    "awq": (133, 256, "half a byte, one 16-bit scale and one 4-bit zero per 128"),
-    "gptq": (133, 256, "half a byte, one 16-bit scale and one 4-bit zero per 128"),
-    "nf4": (9, 16, "half a byte and one float32 scale per 64 (bitsandbytes)"),
-    "mxfp4": (17, 32, "half a byte and one 8-bit scale per 32"),
-}
-"""Format to bytes per elements, and what that counts; of the matrices inside layers, routers apart."""
+from llmcalc.formats.element import ALIASES, DTYPES, DType, find_dtype
+from llmcalc.formats.file_type import BASES, mix
+from llmcalc.formats.scheme import SCHEMES, Packing, Scheme, find_scheme
+from llmcalc.parallel import cut_shape
 
 
-def native(settings: Mapping[str, Any] | None) -> str | None:
-    """The format that a config says its weights are stored in, None where it says nothing; others are an InputError."""
-    if not settings:
-        return None
-    method = str(settings.get("quant_method", "")).lower()
-    four = settings.get("bits", 4) == 4
-    if method == "fp8":
-        return "fp8_block" if settings.get("weight_block_size") == [128, 128] else "fp8"
-    if method == "mxfp4" or (
-        method in ("awq", "gptq") and four and settings.get("group_size", 128) == 128
-    ):
-        return method
-    if method == "bitsandbytes":
-        return "nf4" if settings.get("load_in_4bit") else "int8"
-    if method == "modelopt" and settings.get("quant_algo") == "FP8":
-        return "fp8"
-    raise InputError(
-        f"which tensors {method or 'this quantisation'} packs, and how, is not known without the checkpoint",
-        hint=f"name the checkpoint itself, or give --weights: a dtype or {', '.join(QUANTISED)}",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A weight in some layers as it is stored on one rank: its format, its elements, its bytes."""
+
+    weight: Weight
+    layers: Layers
+    form: str
+    elements: Dim
+    n_bytes: Dim
+    role: str
+    """The weight's, or that of the piece which a converter makes of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """Every tensor in one dtype."""
+
+    wide: DType
+
+    @property
+    def name(self) -> str:
+        """The dtype's name."""
+        return self.wide.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Matrices packed by a scheme, everything else in ``wide``."""
+
+    scheme: Scheme
+    packing: Packing
+    wide: DType
+
+    @property
+    def name(self) -> str:
+        """The scheme's name."""
+        return self.scheme.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileType:
+    """A GGUF that is not there yet: llama.cpp's quantiser chooses a format for every tensor."""
+
+    name: str
+
+
+Place = tuple[str, int]
+"""A weight by its name with placeholders, and a layer (0 outside of the stack)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Files that are there: what they hold of every weight, layer by layer.
+
+    ``held`` has bytes and elements of the whole weight, and the dtype of its largest tensor.
+    ``beside`` are bytes that belong to no known weight; every rank has them.
+    """
+
+    held: Mapping[Place, tuple[int, int, str]]
+    beside: int = 0
+    name: str = "as stored"
+
+
+Format = Plain | Packed | FileType | Checkpoint
+
+
+def named(name: str, wide: DType) -> Format:
+    """The format of that name: a scheme, a GGUF file type or a dtype; ``wide`` is what is not packed.
+
+    An integer is a scheme with scales: codes alone run nowhere. Unknown names are an InputError.
+
+    >>> from llmcalc.formats.element import dtype
+    >>> named("int4", dtype("bfloat16")).name, named("q4_k_m", dtype("bfloat16")).name
+    ('w4a16', 'Q4_K_M')
+    """
+    scheme = find_scheme(name)
+    if scheme is not None:
+        return Packed(scheme=scheme, packing=scheme.packing, wide=wide)
+    known = find_dtype(name)
+    if known is not None and known.block <= 4:  # floats of 4 and 6 bits are packed, without scales
+        return Plain(wide=known)
+    if name.upper() in BASES:
+        return FileType(name=name.upper())
+    if known is not None:
+        raise InputError(
+            f"{known.name} is a format of tensors; no file has one alone", hint=f"known: {_known()}"
+        )
+    close = difflib.get_close_matches(name.lower(), [*_names(), *DTYPES, *ALIASES], 3, 0.7)
+    hint = f"close: {', '.join(close)}; " if close else ""
+    raise InputError(f"no weight format is called {name!r}", hint=f"{hint}known: {_known()}")
+
+
+def _names() -> list[str]:
+    return [*SCHEMES, *(name.lower() for name in BASES)]
+
+
+def _known() -> str:
+    return f"a dtype, {', '.join(SCHEMES)}, or a GGUF file type: {', '.join(list(BASES)[:8])} ..."
+
+
+def stored(anatomy: Anatomy, form: Format, tp: int = 1) -> tuple[Stored, ...]:
+    """Every tensor of the model as one of ``tp`` ranks stores it, tied ones once.
+
+    A GGUF holds the text model alone: what sees and hears lies in a file of its own.
+    """
+    if isinstance(form, FileType):
+        return tuple(_mixed(anatomy, form, tp))
+    heads = anatomy.n_kv_heads
+    if isinstance(form, Checkpoint):
+        own = [w for w in anatomy.weights if w.stored]
+        return tuple(piece for w in own for piece in _held(w, form, tp, heads))
+    return tuple(_one(w, anatomy, form, tp, heads) for w in anatomy.weights if w.stored)
+
+
+def _one(
+    weight: Weight, anatomy: Anatomy, form: Plain | Packed, tp: int, heads: int | None
+) -> Stored:
+    """A weight in one dtype, or packed by a scheme where that packs it."""
+    here = weight if tp == 1 else replace(weight, shape=cut_shape(weight, tp, heads))
+    if isinstance(form, Packed) and form.scheme.applies(weight, anatomy):
+        matrices = here.experts * product([*here.shape[:-2]])
+        each = form.scheme.n_bytes(here.inputs, here.outputs, form.packing)
+        n_bytes, name = here.layers.count * matrices * each, form.scheme.name
+    else:
+        n_bytes, name = in_dtype(here.params, form.wide), form.wide.name
+    return Stored(
+        weight=here,
+        layers=here.layers,
+        form=name,
+        elements=here.params,
+        n_bytes=n_bytes,
+        role=here.role,
     )
 
 
-_WIDE = ("router", "norm", "embed", "head", "projector", "vision", "audio")
+def in_dtype(elements: Dim, kind: DType) -> Dim:
+    """Bytes of so many elements, the last block filled up."""
+    if kind.block == 1:
+        return elements * kind.size
+    return ceil_div(elements, kind.block) * kind.size
 
 
-def quantisable(weight: Weight) -> bool:
-    """Whether quantisers touch a weight: matrices inside the layers, and not the router's."""
-    inside = "{layer}" in weight.name and weight.op == "matmul" and len(weight.shape) >= 2
-    return inside and not weight.role.startswith(_WIDE)
-
-
-def rank_bytes(
-    anatomy: Anatomy,
-    wide: DType,
-    quant: str | None = None,
-    tp: int = 1,
-    n_kv_heads: int | None = None,
-) -> Dim:
-    """Bytes of the weights on the fullest rank of ``tp``; quantised where ``quant`` says so, else all in ``wide``."""
-    if quant is not None and quant not in QUANTISED:
-        raise InputError(
-            f"no weight format is called {quant!r}",
-            hint=f"known: {', '.join(QUANTISED)}, or a dtype",
+def _mixed(anatomy: Anatomy, form: FileType, tp: int) -> Iterable[Stored]:
+    heads = anatomy.n_kv_heads
+    for piece in mix(anatomy, form.name):
+        share = piece.n_bytes
+        elements = Dim(piece.elements)
+        if tp > 1:
+            here = product([*cut_shape(piece.weight, tp, heads)])
+            whole = product([*piece.weight.shape])
+            elements = Dim(-(-piece.elements * int(here) // int(whole)))
+            share = -(-piece.n_bytes * int(here) // int(whole))
+        yield Stored(
+            weight=piece.weight,
+            layers=Layers((piece.layer,), Dim(1)),
+            form=piece.form.lower(),
+            elements=elements,
+            n_bytes=Dim(share),
+            role=piece.role,
         )
-    sizes = []
-    for w in anatomy.weights:
-        if w.tied_to or w.extra:
+
+
+def _held(weight: Weight, form: Checkpoint, tp: int, heads: int | None) -> Iterable[Stored]:
+    """A checkpoint's tensors of a weight; a rank's share is that of its elements."""
+    shape = weight.shape if tp == 1 else cut_shape(weight, tp, heads)
+    each = weight.experts * product([*shape])
+    for layer in weight.layers.indices:
+        found = form.held.get((weight.copy_of or weight.name, layer))
+        if found is None:
             continue
-        elements = rank_elements(w, tp, n_kv_heads)
-        if quant is not None and quantisable(w) and not (quant == "mxfp4" and not w.experts > 1):
-            n_bytes, per, _ = QUANTISED[quant]
-            sizes.append(elements * n_bytes // per if per > 1 else elements * n_bytes)
-        else:
-            sizes.append(
-                elements * wide.size // wide.block if wide.block > 1 else elements * wide.size
-            )
-    return total(sizes)
-
-
-def stored_bytes(
-    anatomy: Anatomy,
-    stored: Mapping[str, tuple[int, int]],
-    tp: int = 1,
-    n_kv_heads: int | None = None,
-) -> int:
-    """Bytes on the fullest rank of a checkpoint as it is: each role's bytes, cut as its elements are.
-
-    ``stored`` is role to (bytes in the file, elements in the whole model); the role "" is on every rank.
-    """
-    n = 0
-    for role, (n_bytes, elements) in stored.items():
-        here = sum(
-            int(rank_elements(w, tp, n_kv_heads))
-            for w in anatomy.weights
-            if w.role == role and not w.tied_to
+        n_bytes, elements, kind = found
+        share = n_bytes if elements == each else -(-n_bytes * int(each) // max(elements, 1))
+        yield Stored(
+            weight=weight,
+            layers=Layers((layer,), Dim(1)),
+            form=kind,
+            elements=each,
+            n_bytes=Dim(share),
+            role=weight.role,
         )
-        n += n_bytes if not role or not elements else -(-n_bytes * here // elements)
-    return n
+
+
+def stored_bytes(anatomy: Anatomy, form: Format, tp: int = 1) -> Dim:
+    """Bytes of all weights on the fullest of ``tp`` ranks."""
+    found = total(piece.n_bytes for piece in stored(anatomy, form, tp))
+    return found + form.beside if isinstance(form, Checkpoint) and form.beside else found
+
+
+def stored_elements(found: Iterable[Stored]) -> int:
+    """Elements of some stored tensors."""
+    return sum(int(piece.elements) for piece in found)

@@ -429,28 +429,32 @@ def tensor_name(weight: Weight, sandwich: bool) -> str | None:
         base = _ROLES.get(weight.role)
     if base is None:
         return None
-    if weight.experts > 1 or weight.stacked:
+    if weight.routed:
         base += "_exps"
     elif "shared_expert" in weight.name:
         base += "_shexp"
-    return f"blk.{{layer}}.{base}.{kind}" if "{layer}" in weight.name else f"{base}.{kind}"
+    return f"blk.{{layer}}.{base}.{kind}" if weight.in_stack else f"{base}.{kind}"
 
 
-def promised(anatomy: Anatomy) -> dict[str, tuple[tuple[int, ...], Weight]]:
-    """The tensors that a GGUF of this model should hold: name to shape; a role without a rule is an InputError."""
+def promised(anatomy: Anatomy) -> dict[str, tuple[tuple[int, ...], Weight, int]]:
+    """The tensors that a GGUF of this model should hold: name to shape, weight and layer.
+
+    A role without a rule is an InputError.
+    """
     sandwich = any("pre_feedforward_layernorm" in w.name for w in anatomy.weights)
-    wants: dict[str, tuple[tuple[int, ...], Weight]] = {}
+    wants: dict[str, tuple[tuple[int, ...], Weight, int]] = {}
     for weight in anatomy.weights:
         name = tensor_name(weight, sandwich)
         if name is None:
             raise InputError(
-                f"no rule is known for the GGUF name of {weight.name} ({weight.role}), so this file cannot be checked"
+                f"no rule is known for the GGUF name of {weight.name} ({weight.role}), "
+                "so this file cannot be checked"
             )
         shape = tuple(int(s) for s in weight.shape)
         if weight.transposed:
             shape = shape[::-1]
-        if weight.experts > 1 or weight.stacked:
+        if weight.routed:
             shape = (int(weight.experts), *shape)
         for layer in weight.layers.indices:
-            wants[name.replace("{layer}", str(layer))] = (shape, weight)
+            wants[name.replace("{layer}", str(layer))] = (shape, weight, layer)
     return wants

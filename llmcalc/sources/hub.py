@@ -6,6 +6,7 @@ What comes from there is untrusted: it is read by the same bounded readers as an
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -58,7 +59,12 @@ def file(where: Place, name: str) -> Path | None:
                 f"{where}/{shorten(name)} has {size:,} bytes; at most {_LARGEST_FILE:,} are fetched"
             )
         there = Place(where.repo, commit)
-        return _held(there, name) or _keep(where, there, name, _whole(there, name, size))
+        with cache.alone(f"{_endpoint()}/{there}/{name}"):  # of several processes one fetches
+            held = _held(there, name)
+            if held is None:
+                return _keep(where, there, name, _whole(there, name, size))
+            _point(where, there)
+            return held
     except LlmcalcError:
         raise
     except Exception as error:
@@ -92,16 +98,26 @@ def _keep(where: Place, there: Place, name: str, data: bytes) -> Path:
     The places are made of a commit of 40 hexadecimal digits and names that were looked at: whatever a server says,
     nothing is written outside the cache. (The library names its files by the server's ETag.)
     """
+    path = _repository(where) / "snapshots" / str(there.revision) / name
+    _write(path, data)
+    _point(where, there)
+    return path
+
+
+def _point(where: Place, there: Place) -> None:
+    """Notes the commit that a branch is at, so that it is found without the network."""
+    branch = where.revision or "main"
+    if not where.exact and re.fullmatch(r"\w[\w.-]*", branch):
+        with contextlib.suppress(UnavailableError):  # a cache that is only read is no error
+            _write(_repository(where) / "refs" / branch, str(there.revision).encode())
+
+
+def _repository(where: Place) -> Path:
+    """The repository's folder in the hub's cache."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    repo = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=where.repo, repo_type="model")
-    path = repo / "snapshots" / str(there.revision) / name
-    _write(path, data)
-    branch = where.revision or "main"
-    if not where.exact and re.fullmatch(r"\w[\w.-]*", branch):
-        _write(repo / "refs" / branch, str(there.revision).encode())
-    return path
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=where.repo, repo_type="model")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmcalc.anatomy import Anatomy
+from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.config import Config
 from llmcalc.errors import ConfigError, InputError
 from llmcalc.families import anatomy, config_for
+from llmcalc.formats.element import DType, dtype
 from llmcalc.sources.header import Header
 from llmcalc.text import shorten
 
@@ -71,6 +72,49 @@ class Model:
         return config_for(self.raw)
 
     @property
+    def sections(self) -> tuple[Mapping[str, Any], ...]:
+        """The config's top level, and the language model's part inside where there is one."""
+        raw = self.raw or {}
+        inside = raw.get("text_config")
+        return (raw, inside) if isinstance(inside, Mapping) else (raw,)
+
+    @property
+    def named_dtype(self) -> DType | None:
+        """The dtype that the config names, in either spelling; None where it names none."""
+        for section in self.sections:
+            for key in ("dtype", "torch_dtype"):
+                value = section.get(key)
+                if isinstance(value, str) and value not in ("auto", ""):
+                    return dtype(value)
+        return None
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype that the config names, else bfloat16."""
+        return self.named_dtype or dtype("bfloat16")
+
+    @property
+    def wide(self) -> DType:
+        """What is not quantised is stored in: the config's dtype where that has 16 bits or more."""
+        own = self.dtype
+        return own if own.block == 1 and own.size > 1 else dtype("bfloat16")
+
+    @property
+    def quantisation(self) -> Mapping[str, Any] | None:
+        """What the config says of its weights' packing."""
+        for section in self.sections:
+            settings = section.get("quantization_config")
+            if isinstance(settings, Mapping) and settings:
+                return settings
+        return None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The model's entry in JSON."""
+        family = self.config.family if self.raw is not None else None
+        return {"name": self.name, "family": family, "source": self.source}
+
+    @property
     def longest_context(self) -> int | None:
         """The longest context that the model was made for, in its own config or in the language model's inside."""
         if self.raw is None or self.blocks_only:
@@ -96,5 +140,5 @@ class Model:
         if not self.blocks_only:
             return whole
         return replace(
-            whole, parts=tuple(p for p in whole.parts if "{layer}" in getattr(p, "name", "{layer}"))
+            whole, parts=tuple(p for p in whole.parts if isinstance(p, Mixer) or p.in_stack)
         )

@@ -13,14 +13,15 @@ from typing import Any
 from llmcalc.anatomy import Anatomy, Layers, Mixer, State
 from llmcalc.blocks import attention
 from llmcalc.dims import Dim
+from llmcalc.engines import ENGINES, choose
 from llmcalc.engines.cache import Cache, Load
 from llmcalc.families import anatomy, config_for
 from llmcalc.formats.element import DType, dtype
 from llmcalc.formats.file_type import mix
 from llmcalc.parallel import rank_params
-from llmcalc.questions.kvcache import ENGINES, engine_for
 from llmcalc.questions.params import parameters
-from llmcalc.questions.training import Recipe, train, zero_bytes
+from llmcalc.questions.recipe import Recipe
+from llmcalc.questions.training import train, zero_bytes
 
 GIB = 2**30
 
@@ -161,12 +162,12 @@ def load(record: dict[str, Any]) -> Load:
         kind(flags["conv_dtype"]) if "conv_dtype" in flags else keys if plain else dtype("bfloat16")
     )
     return Load(
-        Dim(tokens, "context"),
-        Dim(batch, "batch"),
-        keys,
-        values,
-        state,
-        kind(flags["ssm_dtype"]) if "ssm_dtype" in flags else None,
+        context=Dim(tokens, "context"),
+        batch=Dim(batch, "batch"),
+        key_dtype=keys,
+        value_dtype=values,
+        state_dtype=state,
+        ssm_dtype=kind(flags["ssm_dtype"]) if "ssm_dtype" in flags else None,
         tp=get(flags, "tp") or 1,
         block_size=get(flags, "block_size"),
         speculative=get(flags, "num_speculative_tokens") or 0,
@@ -196,7 +197,7 @@ def engine(record: dict[str, Any]) -> str:
 
 def cache(record: dict[str, Any]) -> Cache:
     parts: list[Mixer] = mixers(record)
-    return engine_for(engine(record))[0](Anatomy(record["model"], tuple(parts)), load(record))
+    return choose(engine(record)).rules.cache(Anatomy(record["model"], tuple(parts)), load(record))
 
 
 def kv_bytes(record: dict[str, Any]) -> float:
@@ -211,7 +212,9 @@ def kv_bytes(record: dict[str, Any]) -> float:
         )
     if get(flags, "kv_tokens") and rules not in ("sglang", "tensorrt-llm"):
         return float(get(flags, "kv_tokens") or 0) * float(
-            ENGINES["formula"](Anatomy("", tuple(mixers(record))), load(record)).per_token
+            ENGINES["formula"]
+            .newest.cache(Anatomy("", tuple(mixers(record))), load(record))
+            .per_token
         )
     found = cache(record)
     rows = {r.kind: int(r.kv_bytes) for r in found.rows}
@@ -238,7 +241,9 @@ def side_bytes(record: dict[str, Any], side: str) -> float:
 
 
 def per_token(record: dict[str, Any]) -> float:
-    return float(ENGINES["formula"](Anatomy("", tuple(mixers(record))), load(record)).per_token)
+    return float(
+        ENGINES["formula"].newest.cache(Anatomy("", tuple(mixers(record))), load(record)).per_token
+    )
 
 
 def kv_tokens(record: dict[str, Any]) -> float:
@@ -412,7 +417,7 @@ def training_bytes(record: dict[str, Any]) -> float:
         return float(zero_bytes(Fraction(int(c["params"])), int(flags["dp"]), int(flags["stage"])))
     if flags.get("distributed_optimizer"):
         recipe = Recipe(
-            "megatron", zero=1, dp=int(flags.get("dp") or 1), tp=int(flags.get("tp") or 1)
+            like="megatron", zero=1, dp=int(flags.get("dp") or 1), tp=int(flags.get("tp") or 1)
         )
         return float(sum(p.n_bytes for p in train(recipe, model(record)).parts if p.exact))
     raise Skip("an estimator's rule of its own")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmcalc.api import load
-from llmcalc.formats.stored import quantisable
+from llmcalc.formats.scheme import quantisable
 from llmcalc.questions.check import compare, promised
 
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}

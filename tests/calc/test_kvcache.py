@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim
+from llmcalc.engines import ENGINES, choose
 from llmcalc.engines.cache import Load
 from llmcalc.errors import InputError
 from llmcalc.families import anatomy, config_for
 from llmcalc.formats.element import dtype
-from llmcalc.questions.kvcache import ENGINES, engine_for, largest_batch, largest_context
+from llmcalc.questions.kvcache import largest_batch, largest_context
 from llmcalc.sources import resolve
 from tests.conftest import Ran
 from tests.formulas import evaluate
@@ -66,11 +67,11 @@ def load(context: int, batch: int = 1, kv: str = "bfloat16", **more: Any) -> Loa
         more["ssm_dtype"] = dtype(ssm)
     fallback = k if k.block == 1 and k.size > 1 else dtype("bfloat16")
     return Load(
-        Dim(context, "context"),
-        Dim(batch, "batch"),
-        k,
-        v,
-        dtype(state) if state else fallback,
+        context=Dim(context, "context"),
+        batch=Dim(batch, "batch"),
+        key_dtype=k,
+        value_dtype=v,
+        state_dtype=dtype(state) if state else fallback,
         **more,
     )
 
@@ -78,7 +79,7 @@ def load(context: int, batch: int = 1, kv: str = "bfloat16", **more: Any) -> Loa
 def kv(
     engine: str, name: str, context: int, batch: int = 1, dtype_name: str = "bfloat16", **more: Any
 ) -> int:
-    function, _ = engine_for(engine)
+    function = choose(engine).rules.cache
     return int(function(model(name), load(context, batch, dtype_name, **more)).kv_bytes)
 
 
@@ -211,20 +212,22 @@ def test_vllm(
     each: int,
     in_40_gib: int,
 ) -> None:
-    answer = engine_for("vllm")[0](model(name), load(context, 1, kind, **more))
+    answer = choose("vllm").rules.cache(model(name), load(context, 1, kind, **more))
     assert answer.facts["groups"] == groups and answer.facts["bytes_per_block"] == block
     assert answer.facts["blocks_per_sequence"] == blocks and int(answer.kv_bytes) == each
     assert 40 * 2**30 // block == in_40_gib
 
 
 def test_vllm_pages_of_a_state_in_float32() -> None:
-    answer = engine_for("vllm")[0](model("qwen3-next-80b-a3b"), load(65536, ssm_dtype="float32"))
+    answer = choose("vllm").rules.cache(
+        model("qwen3-next-80b-a3b"), load(65536, ssm_dtype="float32")
+    )
     assert (answer.facts["block_size"], answer.facts["bytes_per_block"], int(answer.kv_bytes)) == (
         1056,
         25952256,
         1790705664,
     )
-    answer = engine_for("vllm")[0](model("jamba"), load(65536, ssm_dtype="float32"))
+    answer = choose("vllm").rules.cache(model("jamba"), load(65536, ssm_dtype="float32"))
     assert answer.facts["block_size"] == 144
 
 
@@ -245,14 +248,14 @@ def test_marginal_and_charged_bytes_are_told_apart(cli: Cli) -> None:
     ],
 )
 def test_sglang_charges_per_token(name: str, per_token: int) -> None:
-    answer = engine_for("sglang")[0](model(name), load(8192))
+    answer = choose("sglang").rules.cache(model(name), load(8192))
     assert int(answer.per_token) == per_token
 
 
 def test_sglang_states_and_windows() -> None:
-    answer = engine_for("sglang")[0](model("qwen3-next-80b-a3b"), load(65536))
+    answer = choose("sglang").rules.cache(model("qwen3-next-80b-a3b"), load(65536))
     assert int(answer.state_bytes) == 36 * (49152 + 2097152)
-    assert int(engine_for("sglang")[0](model("jamba"), load(65536)).state_bytes) == 28 * (
+    assert int(choose("sglang").rules.cache(model("jamba"), load(65536)).state_bytes) == 28 * (
         49152 + 524288
     )
     # full layers at one token each, windows at 0.8: 24576 + 0.8·24576 per token
@@ -285,7 +288,7 @@ def test_measured_caches(name: str) -> None:
             "float32",
             source=Dim(point["seq"], "source") if crosses else None,
         )
-        assert int(ENGINES["transformers"](a, asked).kv_bytes) == point["bytes"], point
+        assert int(ENGINES["transformers"].newest.cache(a, asked).kv_bytes) == point["bytes"], point
 
 
 @pytest.mark.parametrize("name", sorted(n for n in TINY if TINY[n].get("decode")))
@@ -299,7 +302,7 @@ def test_measured_decode_steps(name: str) -> None:
     )
     for step, wanted in enumerate(entry["bytes"], 1):
         asked = load(entry["prefill"] + step, entry["batch"], "float32", source=source)
-        assert int(ENGINES["transformers"](a, asked).kv_bytes) == wanted, step
+        assert int(ENGINES["transformers"].newest.cache(a, asked).kv_bytes) == wanted, step
 
 
 @pytest.mark.parametrize("name", sorted(n for n in TINY if TINY[n].get("static")))
@@ -315,7 +318,7 @@ def test_measured_static_caches(name: str) -> None:
         asked = load(
             12, entry["batch"], "float32", static=True
         )  # keeps what it has seen; the measurement saw 12
-    assert int(ENGINES["transformers"](a, asked).kv_bytes) == entry["bytes"]
+    assert int(ENGINES["transformers"].newest.cache(a, asked).kv_bytes) == entry["bytes"]
 
 
 HYBRIDS = (
@@ -355,7 +358,7 @@ def test_bytes_never_fall_with_context_or_batch(
     st.integers(1, 8),
 )
 def test_memory_is_the_inverse(name: str, engine: str, memory: int, batch: int) -> None:
-    function, a = engine_for(engine)[0], model(name)
+    function, a = choose(engine).rules.cache, model(name)
     asked = load(1024, batch, "float16")
     try:
         context = largest_context(a, function, asked, memory)
@@ -380,7 +383,7 @@ def test_memory_is_the_inverse(name: str, engine: str, memory: int, batch: int) 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_printed_formulas_evaluate(name: str, engine: str) -> None:
     try:
-        answer = engine_for(engine)[0](model(name), load(5000, 3, "float16"))
+        answer = choose(engine).rules.cache(model(name), load(5000, 3, "float16"))
     except InputError:
         pytest.skip("refused")
     from llmcalc.dims import SYMBOLS

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from llmcalc.api import load
+from llmcalc.dims import Dim
 from llmcalc.errors import InputError
-from llmcalc.formats.scheme import SCHEMES, tensors
+from llmcalc.formats.element import dtype
+from llmcalc.formats.scheme import SCHEMES
+from llmcalc.formats.stored import Plain, Stored, named, stored
+
+
+def tensors(name: str, form: str) -> tuple[Stored, ...]:
+    return stored(load(name).anatomy, named(form, dtype("bfloat16")))
+
 
 N = 4096 * 4096
 
@@ -34,12 +42,15 @@ MEASURED = {
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_bits_of_one_matrix(name: str) -> None:
-    assert 8 * sum(SCHEMES[name].pieces(4096, 4096).values()) / N == MEASURED[name]
+    assert 8 * int(SCHEMES[name].n_bytes(4096, 4096)) / N == MEASURED[name]
 
 
 def test_gptq_pads_the_last_group() -> None:
     """in = 200 is two groups of 128, and 25 words of 8 codes; out = 64."""
-    assert dict(SCHEMES["gptq"].pieces(200, 64)) == {
+    assert {
+        k: int(p.n_bytes)
+        for k, p in SCHEMES["gptq"].pieces(Dim(200), Dim(64), SCHEMES["gptq"].packing).items()
+    } == {
         "qweight": 25 * 64 * 4,
         "qzeros": 2 * 8 * 4,
         "scales": 2 * 64 * 2,
@@ -49,7 +60,7 @@ def test_gptq_pads_the_last_group() -> None:
 
 def test_gpt_oss_checkpoint() -> None:
     """The tensors of openai/gpt-oss-120b: 65,248,815,744 bytes (its safetensors index)."""
-    found = tensors(load("gpt-oss-120b").anatomy, "mxfp4")
+    found = tensors("gpt-oss-120b", "mxfp4")
     assert sum(t.n_bytes for t in found) == 65_248_815_744
     assert {t.role for t in found if t.form == "mxfp4"} == {"mlp.gate_up", "mlp.down"}
 
@@ -57,17 +68,18 @@ def test_gpt_oss_checkpoint() -> None:
 def test_seventy_billion_in_one_dtype() -> None:
     """Llama-3.1-70B has 70,553,706,496 parameters; the planners' 141,107,412,992 bytes in 16 bits."""
     found = load("llama-3.1-70b").anatomy
-    sizes = {f: sum(t.n_bytes for t in tensors(found, f)) for f in ("fp32", "bf16", "int8", "int4")}
-    assert sizes["bf16"] == 141_107_412_992
-    assert [sizes["fp32"], sizes["int8"], 2 * sizes["int4"]] == [
-        2 * sizes["bf16"],
+    kinds = ("float32", "bfloat16", "int8", "int4")
+    sizes = {k: sum(t.n_bytes for t in stored(found, Plain(wide=dtype(k)))) for k in kinds}
+    assert sizes["bfloat16"] == 141_107_412_992
+    assert [sizes["float32"], sizes["int8"], 2 * sizes["int4"]] == [
+        2 * sizes["bfloat16"],
         70_553_706_496,
         70_553_706_496,
     ]
 
 
 def test_what_stays_wide() -> None:
-    by_role = {t.role: t.form for t in tensors(load("mixtral-8x7b").anatomy, "awq")}
+    by_role = {t.role: t.form for t in tensors("mixtral-8x7b", "awq")}
     assert (
         by_role["router"]
         == by_role["embed.token"]
@@ -76,21 +88,19 @@ def test_what_stays_wide() -> None:
         == "bfloat16"
     )
     assert by_role["mlp.down"] == by_role["attn.q"] == "awq"
-    mlx = {t.role: t.form for t in tensors(load("mixtral-8x7b").anatomy, "mlx4")}
+    mlx = {t.role: t.form for t in tensors("mixtral-8x7b", "mlx4")}
     assert mlx["embed.token"] == mlx["head"] == "mlx4"
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_elements_are_the_models(name: str) -> None:
     for model in ("gpt2", "qwen3-30b-a3b", "deepseek-v3"):
-        found = load(model).anatomy
-        assert sum(t.elements for t in tensors(found, name)) == sum(
-            t.elements for t in tensors(found, "bf16")
-        )
+        packed, plain = tensors(model, name), tensors(model, "bf16")
+        assert sum(t.elements for t in packed) == sum(t.elements for t in plain)
 
 
 def test_names_that_are_no_models_format() -> None:
     with pytest.raises(InputError, match="format of tensors"):
-        tensors(load("gpt2").anatomy, "q4_k")
-    with pytest.raises(InputError, match="no dtype"):
-        tensors(load("gpt2").anatomy, "q4_k_xl")
+        tensors("gpt2", "q4_k")
+    with pytest.raises(InputError, match="no weight format"):
+        tensors("gpt2", "q4_k_xl")

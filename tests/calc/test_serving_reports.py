@@ -8,28 +8,22 @@ from __future__ import annotations
 import collections
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmcalc.anatomy import Anatomy, Layers
-from llmcalc.blocks import attention
+from llmcalc.blocks import attention, experts, tensor
 from llmcalc.dims import Dim
+from llmcalc.engines import choose
+from llmcalc.engines.base import GIB
 from llmcalc.engines.cache import Cache, Load
-from llmcalc.engines.overheads import GIB, Sizes
+from llmcalc.engines.tensorrt_llm import largest_batch
+from llmcalc.engines.vllm.printed import blocks_in, concurrency, tokens_of_blocks
 from llmcalc.formats.element import dtype
-from llmcalc.questions.fit import (
-    Ask,
-    batch_tensorrt,
-    blocks_in,
-    concurrency,
-    plan,
-    pool_tokens,
-    weights_part,
-)
-from llmcalc.questions.kvcache import engine_for
+from llmcalc.formats.stored import Plain
+from llmcalc.questions.fit import Ask, fit, weights_part
 from tests.calc import reports
 from tests.calc.reports import Skip
 
@@ -45,22 +39,17 @@ for _record in RECORDS:
     GROUPS[_record["group"]][_record["quantity"]] = _record
 
 
-def sizes(record: dict[str, Any]) -> Sizes:
+def sized(record: dict[str, Any]) -> Anatomy:
+    """What the estimates depend on, as a model of as few parts: widths, vocabulary, experts, a tower."""
     c = record["config"]
-    width = (
-        c.get("intermediate_size")
-        or c.get("moe_intermediate")
-        or c.get("moe_intermediate_size")
-        or 0
-    )
-    return Sizes(
-        c["hidden_size"],
-        width,
-        c["vocab_size"],
-        c.get("max_position_embeddings") or 0,
-        bool(c.get("num_experts")),
-        bool(c.get("vision")),
-    )
+    named = ("intermediate_size", "moe_intermediate", "moe_intermediate_size")
+    width = next((c[name] for name in named if c.get(name)), 0)
+    layer = Layers.all(1)
+    down = tensor("layers.{layer}.down", (c["hidden_size"], width), "matmul", "mlp.down", layer)
+    downs = experts(iter((down,)), Dim(4), Dim(1)) if c.get("num_experts") else [down]
+    table = tensor("embed", (c["vocab_size"], c["hidden_size"]), "lookup", "embed.token")
+    tower = [tensor("vision", (1,), "scale", "vision.norm")] if c.get("vision") else []
+    return Anatomy(record["model"], (table, *downs, *tower))
 
 
 def load(record: dict[str, Any]) -> Load:
@@ -68,11 +57,11 @@ def load(record: dict[str, Any]) -> Load:
     kind = s.get("kv_cache_dtype") or "auto"
     kind = dtype(s.get("dtype", "bfloat16") if kind == "auto" else kind)
     return Load(
-        Dim(s.get("max_model_len") or s.get("max_seq_len") or 1, "context"),
-        Dim(1, "batch"),
-        kind,
-        kind,
-        kind,
+        context=Dim(s.get("max_model_len") or s.get("max_seq_len") or 1, "context"),
+        batch=Dim(1, "batch"),
+        key_dtype=kind,
+        value_dtype=kind,
+        state_dtype=kind,
         tp=s.get("tp") or 1,
         block_size=s.get("block_size"),
         batched_tokens=s.get("max_num_batched_tokens") or s.get("max_num_tokens") or 8192,
@@ -116,7 +105,7 @@ def cache(record: dict[str, Any]) -> Cache:
         raise Skip(
             "pipeline stages: the pool's line belongs to one stage, and the record does not say which"
         )
-    return engine_for(engine(record))[0](a, load(record))
+    return choose(engine(record)).rules.cache(a, load(record))
 
 
 def measured(record: dict[str, Any], quantity: str) -> float:
@@ -148,7 +137,7 @@ def check(record: dict[str, Any]) -> None:
     elif quantity == "kv_tokens_logged":
         answer = cache(record)
         pool = int(measured(record, "kv_blocks") * int(answer.facts["bytes_per_block"]))
-        assert pool_tokens(pool, answer, s["max_model_len"]) == value
+        assert tokens_of_blocks(pool, answer, s["max_model_len"]) == value
     elif quantity == "max_concurrency":
         answer = cache(record)
         pool = int(measured(record, "kv_blocks") * int(answer.facts["bytes_per_block"]))
@@ -177,13 +166,13 @@ def weights(record: dict[str, Any]) -> float:
         {"config": c, "flags": {}, "arch_class": "", "model": record["model"], "engine": "vLLM"}
     )
     ask = Ask(
-        a,
-        sizes(record),
-        load(record),
-        "vllm",
-        GIB,
-        0.9,
-        dtype(s.get("dtype", "bfloat16")),
+        anatomy=a,
+        load=load(record),
+        engine="vllm",
+        visible=GIB,
+        utilization=0.9,
+        weights=Plain(wide=dtype(s.get("dtype", "bfloat16"))),
+        max_context=c.get("max_position_embeddings") or 0,
         tp=s["tp"],
     )
     return float(weights_part(ask).n_bytes)
@@ -200,8 +189,19 @@ def blind(record: dict[str, Any]) -> None:
         raise Skip("pipeline stages, and versions whose constants were not fitted")
     a = Anatomy(record["model"], tuple(m for m in mixers(record).mixers))
     visible, share = int(s["visible_memory_gib"] * GIB), s["gpu_memory_utilization"]
-    ask = Ask(a, sizes(record), load(record), engine(record), visible, share, dtype("bfloat16"))
-    found = plan(replace(ask, tp=s["tp"], sequences=s["max_num_seqs"]))
+    ask = Ask(
+        anatomy=a,
+        whole=sized(record),
+        load=load(record),
+        engine=engine(record),
+        visible=visible,
+        utilization=share,
+        weights=Plain(wide=dtype("bfloat16")),
+        max_context=c.get("max_position_embeddings") or 0,
+        tp=s["tp"],
+        sequences=s["max_num_seqs"],
+    )
+    found = fit(ask)
     parts = {p.name: p for p in found.parts}
     slack = 0.02 * GIB
     names = {"activation_peak_bytes": "activations", "non_torch_bytes": "context, NCCL"}
@@ -233,10 +233,11 @@ def trt(record: dict[str, Any]) -> None:
     weight, per_token = record["weight_bytes_per_rank"], record["kv_bytes_per_token"]
     tokens = s["isl"] + s["osl"] + 1000
     fraction = s["free_gpu_memory_fraction"]
-    answer = engine_for("tensorrt-llm")[0](mixers(record), load(record))
+    answer = choose("tensorrt-llm").rules.cache(mixers(record), load(record))
     assert int(answer.per_token) == per_token
-    said = batch_tensorrt(visible, weight, int(reserve * GIB), per_token, tokens, fraction)
-    bound = batch_tensorrt(visible, weight, 0, per_token, tokens, fraction)
+    sizes = {"visible": visible, "weights": weight, "per_token": per_token, "tokens": tokens}
+    said = largest_batch(reserve=int(reserve * GIB), fraction=fraction, **sizes)
+    bound = largest_batch(reserve=0, fraction=fraction, **sizes)
     assert abs(said - value) <= max(1, 0.02 * value) and value <= bound
 
 

@@ -23,6 +23,7 @@ from llmcalc.dims import Dim
 from llmcalc.engines.cache import Load
 from llmcalc.families import anatomy, config_for
 from llmcalc.formats.element import dtype
+from llmcalc.formats.stored import Format
 from llmcalc.questions.flops import (
     attention_flop,
     decode_flop,
@@ -34,7 +35,6 @@ from llmcalc.questions.flops import (
 )
 from llmcalc.questions.speed import (
     Ask,
-    Format,
     Peaks,
     decode,
     kv_reads,
@@ -43,6 +43,7 @@ from llmcalc.questions.speed import (
     weight_reads,
 )
 from llmcalc.sources import resolve
+from tests.calc.forms import of_bytes
 
 RECORDS: list[dict[str, Any]] = [
     json.loads(line)
@@ -98,14 +99,17 @@ def model_of(config: dict[str, Any]) -> Anatomy:
     return anatomy(config_for({**raw, "model_type": kind, "tie_word_embeddings": config["tied"]}))
 
 
+def whole_head(record: dict[str, Any]) -> bool:
+    formula = f"{record.get('bound_formula')} {record.get('expected_formula')}"
+    return "whole head" in formula or "replicated head" in formula
+
+
 def form_of(record: dict[str, Any]) -> Format | None:
     quantisation = record["settings"].get("quantization")
-    formula = f"{record.get('bound_formula')} {record.get('expected_formula')}"
-    whole = "whole head" in formula or "replicated head" in formula
     if quantisation in (None, "bf16", "F16"):
-        return Format(2, whole_head=whole)
+        return of_bytes(None)
     packed = BYTES.get(quantisation)
-    return None if packed is None else Format(2, packed, True, whole)
+    return None if packed is None else of_bytes(packed)
 
 
 def tokens_held(settings: dict[str, Any]) -> int:
@@ -116,7 +120,13 @@ def tokens_held(settings: dict[str, Any]) -> int:
 
 def load_of(context: int, batch: int) -> Load:
     kind = dtype("float16")
-    return Load(Dim(max(context, 1), "context"), Dim(batch, "batch"), kind, kind, kind)
+    return Load(
+        context=Dim(max(context, 1), "context"),
+        batch=Dim(batch, "batch"),
+        key_dtype=kind,
+        value_dtype=kind,
+        state_dtype=kind,
+    )
 
 
 def skipped(record: dict[str, Any]) -> str | None:
@@ -140,11 +150,16 @@ def bytes_of(record: dict[str, Any]) -> int:
         if settings.get("parallel") == "sequential layers"
         else int(settings.get("tp") or settings.get("devices") or 1)
     )
-    reads = weight_reads(model, form, batch, tp)
+    reads = weight_reads(model, form, batch, tp, whole_head=whole_head(record))
     sequences = (
         1 if str(settings.get("test", "")).startswith("pp") else batch
     )  # a prompt read in steps is one sequence
-    ask = Ask(model, load_of(tokens_held(settings), sequences), Peaks(1e15, 1e12), form)
+    ask = Ask(
+        anatomy=model,
+        load=load_of(tokens_held(settings), sequences),
+        peaks=Peaks(flop_per_s=1e15, bytes_per_s=1e12),
+        weights=form,
+    )
     return reads + (kv_reads(ask, tokens_held(settings)) if tokens_held(settings) else 0)
 
 
@@ -194,13 +209,14 @@ def test_llama_3_8b_per_token() -> None:
 def test_llama_3_8b_on_an_h100() -> None:
     """15.01 GB over 3.35 TB/s: 4.481 ms; one sequence of 8,192 tokens adds 0.3205 ms. Ridge 295.3."""
     h100, found = find("h100"), resolve("llama-3-8b").anatomy
-    peaks = Peaks(float(h100.flops["bf16"]), float(h100.bandwidth or 0))
+    peaks = Peaks(flop_per_s=float(h100.flops["bf16"]), bytes_per_s=float(h100.bandwidth or 0))
+    ask = Ask(anatomy=found, load=load_of(8192, 1), peaks=peaks, weights=of_bytes(None))
     assert ridge(peaks) == pytest.approx(295.3, abs=0.1)
-    step = decode(Ask(found, load_of(8192, 1), peaks, Format()))
+    step = decode(ask)
     assert step.weight_bytes / peaks.bytes_per_s == pytest.approx(4.481e-3, rel=1e-3)
     assert step.kv_bytes / peaks.bytes_per_s == pytest.approx(0.3205e-3, rel=1e-3)
     assert step.limit == "memory"
-    assert prefill(Ask(found, load_of(8192, 1), peaks, Format())).limit == "arithmetic"
+    assert prefill(ask).limit == "arithmetic"
 
 
 def test_latent_attention_decodes_on_its_latents() -> None:
@@ -247,10 +263,14 @@ def test_palm_s_utilisation() -> None:
 def test_more_never_costs_less(name: str, context: int, batch: int) -> None:
     found = resolve(name).anatomy
     assert decode_flop(found, context + 1) >= decode_flop(found, context)
-    assert weight_reads(found, Format(), batch + 1) >= weight_reads(found, Format(), batch)
+    assert weight_reads(found, of_bytes(None), batch + 1) >= weight_reads(
+        found, of_bytes(None), batch
+    )
     assert forward_flop(found, context, "causal") <= forward_flop(found, context, "full")
     assert (
         training_flop(found, context, "causal", "full")
         > training_flop(found, context, "causal", "selective") - 1
     )
-    assert 2 * weight_reads(found, Format(), batch, 2) >= weight_reads(found, Format(), batch)
+    assert 2 * weight_reads(found, of_bytes(None), batch, 2) >= weight_reads(
+        found, of_bytes(None), batch
+    )

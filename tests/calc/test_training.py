@@ -19,24 +19,18 @@ from hypothesis import strategies as st
 from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim
 from llmcalc.engines.cache import Load
-from llmcalc.engines.plain import formula
+from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
 from llmcalc.families import anatomy, config_for
 from llmcalc.formats.element import dtype
 from llmcalc.questions.activations import Widths, kept_per_token, megatron_layer
 from llmcalc.questions.communication import traffic
 from llmcalc.questions.params import parameters
-from llmcalc.questions.speed import Format, weight_reads
-from llmcalc.questions.training import (
-    OPTIMIZERS,
-    PROFILES,
-    Recipe,
-    Training,
-    adapters,
-    train,
-    zero_bytes,
-)
+from llmcalc.questions.recipe import OPTIMIZERS, PROFILES, Recipe
+from llmcalc.questions.speed import weight_reads
+from llmcalc.questions.training import Training, adapters, train, zero_bytes
 from llmcalc.sources import resolve
+from tests.calc.forms import of_bytes
 from tests.calc.test_speed import model_of
 
 RECORDS: list[dict[str, Any]] = [
@@ -70,7 +64,7 @@ def careful(record: dict[str, Any]) -> Training:
     """A record with every setting stated: the moments of a Hugging Face training step."""
     s = record["settings"]
     recipe = Recipe(
-        {"amp": "accelerate", "pure": "bf16", "bf16": "bf16", "fp32": "fp32"}[s["precision"]],
+        like={"amp": "accelerate", "pure": "bf16", "bf16": "bf16", "fp32": "fp32"}[s["precision"]],
         tokens=s["seq_len"],
         micro_batch=s["micro_batch"],
         keep_grads=not s["zero_grad_set_to_none"],
@@ -89,7 +83,7 @@ def titan(record: dict[str, Any], ranks: int | None = None) -> Training:
     )
     group = ranks or int(s.get("fsdp") or s["gpus"])
     recipe = Recipe(
-        "torchtitan",
+        like="torchtitan",
         tokens=s["seq_len"],
         micro_batch=s.get("local_batch") or 1,
         zero=3,
@@ -112,13 +106,15 @@ def held(record: dict[str, Any]) -> int:
     mode = str(s.get("mode") or "")
     quantised = s.get("quantization") or ("bnb.nf4" if "QLoRA" in mode else None)
     packed = PACKED.get(str(quantised)) if quantised else None
-    weights = weight_reads(found, Format(2, packed, packed is not None)) + 2 * embedding(found)
+    weights = weight_reads(found, of_bytes(packed)) + 2 * embedding(found)
     if record["config"].get("tied"):
-        weights = weight_reads(found, Format(2, packed, packed is not None))
-    adapter = 8 * adapters(Recipe("torchtune", **lora(s)), found) if "lora_rank" in s else 0
+        weights = weight_reads(found, of_bytes(packed))
+    adapter = 8 * adapters(Recipe(like="torchtune", **lora(s)), found) if "lora_rank" in s else 0
     if "full" in mode and "cpu_offload" not in s:
         trained = train(
-            Recipe("torchtune", optimizer="adamw" if "AdamW" in str(s.get("optimizer")) else "sgd"),
+            Recipe(
+                like="torchtune", optimizer="adamw" if "AdamW" in str(s.get("optimizer")) else "sgd"
+            ),
             found,
         )
         return states(trained)
@@ -167,7 +163,13 @@ def test_the_record(record: dict[str, Any]) -> None:
     if s.get("mode") == "inference" and s.get("seq_len") and isinstance(s["seq_len"], int):
         whole = model(record)
         kind = dtype("bfloat16")
-        load = Load(Dim(s["seq_len"], "context"), Dim(1, "batch"), kind, kind, kind)
+        load = Load(
+            context=Dim(s["seq_len"], "context"),
+            batch=Dim(1, "batch"),
+            key_dtype=kind,
+            value_dtype=kind,
+            state_dtype=kind,
+        )
         logits = 2 * s["seq_len"] * record["config"]["vocab_size"]
         assert 2 * int(parameters(whole)) + int(
             formula(whole, load).kv_bytes
@@ -201,7 +203,7 @@ def test_zero_on_7_5_billion_parameters(dp: int, level: int, gigabytes: float) -
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_zero_by_the_list_of_parts(level: int) -> None:
     found = resolve("gpt2").anatomy
-    parts = train(Recipe("zero", zero=level, dp=64), found)
+    parts = train(Recipe(like="zero", zero=level, dp=64), found)
     assert states(parts) == pytest.approx(
         float(zero_bytes(Fraction(124_439_808), 64, level)), abs=8
     )
@@ -252,7 +254,8 @@ def test_selective_recomputation_saves_what_the_paper_says() -> None:
         w = Widths(gpt(layers, h, a), 0)
         whole, less = (
             megatron_layer(
-                Recipe("megatron", tokens=2048, micro_batch=b, eager=True, tp=8, recompute=r), w
+                Recipe(like="megatron", tokens=2048, micro_batch=b, eager=True, tp=8, recompute=r),
+                w,
             )
             for r in ("none", "selective")
         )
@@ -265,7 +268,7 @@ def test_selective_recomputation_saves_what_the_paper_says() -> None:
 )
 def test_llama_3_8b_by_convention(like: str, gib: float) -> None:
     """16, 18, 20 and 8 bytes per parameter."""
-    assert states(train(Recipe(like), resolve("llama-3-8b").anatomy)) / 2**30 == pytest.approx(
+    assert states(train(Recipe(like=like), resolve("llama-3-8b").anatomy)) / 2**30 == pytest.approx(
         gib, abs=0.005
     )
 
@@ -273,7 +276,7 @@ def test_llama_3_8b_by_convention(like: str, gib: float) -> None:
 def test_megatron_s_distributed_optimizer_is_6_and_12_over_d() -> None:
     found = resolve("llama-3-8b").anatomy
     n = int(parameters(found))
-    assert states(train(Recipe("megatron", zero=1, dp=8), found)) == 6 * n + 12 * n // 8
+    assert states(train(Recipe(like="megatron", zero=1, dp=8), found)) == 6 * n + 12 * n // 8
 
 
 def test_adapters_of_llama_3_8b() -> None:
@@ -281,7 +284,7 @@ def test_adapters_of_llama_3_8b() -> None:
     found = resolve("llama-3-8b").anatomy
     assert adapters(Recipe(lora_rank=16, lora_targets=("q", "k", "v", "o")), found) == 13_631_488
     assert adapters(Recipe(lora_rank=16, lora_targets=("all",)), found) == 41_943_040
-    t = train(Recipe("bf16", lora_rank=16, lora_targets=("all",)), found)
+    t = train(Recipe(like="bf16", lora_rank=16, lora_targets=("all",)), found)
     assert t.part("adapters") + t.part("gradients") + t.part("optimizer") == 16 * 41_943_040
 
 
@@ -313,11 +316,11 @@ def test_optimizers_of_one_matrix() -> None:
 def test_the_peak_names_its_moment() -> None:
     """Llama-3.2-3B with checkpointing in the step (32.13 GB), 1B under autocast at the end of forward (25.14 GB)."""
     three = train(
-        Recipe("bf16", tokens=2048, recompute="full", keep_grads=True),
+        Recipe(like="bf16", tokens=2048, recompute="full", keep_grads=True),
         resolve("llama-3.2-3b").anatomy,
     )
     one = train(
-        Recipe("accelerate", tokens=2048, recompute="full", keep_grads=True),
+        Recipe(like="accelerate", tokens=2048, recompute="full", keep_grads=True),
         resolve("llama-3.2-1b").anatomy,
     )
     assert (three.peak.moment, three.peak.n_bytes / 1e9) == (
@@ -334,7 +337,9 @@ def test_context_parallelism_changes_nothing_at_equal_tokens_per_rank() -> None:
     found = resolve("llama-3-8b").anatomy
     peaks = {
         train(
-            Recipe("torchtitan", tokens=32768 * cp, zero=3, dp=8 // cp, cp=cp, recompute="full"),
+            Recipe(
+                like="torchtitan", tokens=32768 * cp, zero=3, dp=8 // cp, cp=cp, recompute="full"
+            ),
             found,
         ).peak.n_bytes
         for cp in (1, 2, 4, 8)
@@ -360,7 +365,7 @@ def test_torch_allocates_what_is_predicted(name: str, like: str, tmp_path: Path)
     optimizer.step()
     parameters_ = list(built.parameters())
     moments = [s[k] for s in optimizer.state.values() for k in ("exp_avg", "exp_avg_sq")]
-    t = train(Recipe(like), resolve(str(tmp_path)).anatomy)
+    t = train(Recipe(like=like), resolve(str(tmp_path)).anatomy)
     assert sum(p.nbytes for p in parameters_) == t.part("weights")
     assert sum(p.grad.nbytes for p in parameters_ if p.grad is not None) == t.part("gradients")
     assert sum(m.nbytes for m in moments) == t.part("optimizer")
@@ -403,7 +408,7 @@ def test_autograd_saves_at_most_what_is_said() -> None:
     tokens = 48
     measured = saved_by_autograd(3, sizes, tokens) - saved_by_autograd(2, sizes, tokens)
     found = anatomy(config_for({"model_type": "llama", "num_hidden_layers": 1, **sizes}))
-    said = kept_per_token(Recipe("bf16"), Widths(found, 0)) * tokens
+    said = kept_per_token(Recipe(like="bf16"), Widths(found, 0)) * tokens
     exact = tokens * (20 * 256 + 8 * 640 + 4 * 2 * 32 + 8 + 4 * 8)
     assert measured == pytest.approx(exact, rel=0.02)
     assert 0.95 * measured < said < 1.15 * measured
@@ -419,13 +424,15 @@ def test_more_sharding_never_costs_more_and_shares_cover_the_whole(
     name: str, zero: int, dp: int, tp: int
 ) -> None:
     found = resolve(name).anatomy
-    here = train(Recipe("megatron", zero=zero, dp=dp, tp=tp), found)
+    here = train(Recipe(like="megatron", zero=zero, dp=dp, tp=tp), found)
     if zero:
-        assert states(here) <= states(train(Recipe("megatron", zero=zero - 1, dp=dp, tp=tp), found))
-    whole = train(Recipe("megatron"), found)
+        assert states(here) <= states(
+            train(Recipe(like="megatron", zero=zero - 1, dp=dp, tp=tp), found)
+        )
+    whole = train(Recipe(like="megatron"), found)
     assert states(here) * dp * tp >= states(whole)
     full, none = (
-        train(Recipe("megatron", tp=tp, recompute=r), found).part("activations")
+        train(Recipe(like="megatron", tp=tp, recompute=r), found).part("activations")
         for r in ("full", "none")
     )
     assert full <= none
@@ -434,10 +441,10 @@ def test_more_sharding_never_costs_more_and_shares_cover_the_whole(
 def test_what_is_sent() -> None:
     """A ring's all-reduce of 18 bytes' worth: 2·(n - 1)/n of the gradients; nothing where nothing is divided."""
     found = resolve("gpt2").anatomy
-    assert traffic(Recipe("zero"), found) == []
-    (only,) = traffic(Recipe("zero", dp=4), found)
+    assert traffic(Recipe(like="zero"), found) == []
+    (only,) = traffic(Recipe(like="zero", dp=4), found)
     assert only.n_bytes == 2 * 124_439_808 * 2 * 3 // 4
-    names = [t.name for t in traffic(Recipe("megatron", zero=1, dp=2, tp=2, pp=2), found, 4)]
+    names = [t.name for t in traffic(Recipe(like="megatron", zero=1, dp=2, tp=2, pp=2), found, 4)]
     assert names == [
         "reduce-scatter of gradients",
         "all-gather of weights",
@@ -446,7 +453,7 @@ def test_what_is_sent() -> None:
     ]
     assert any(
         t.name.startswith("all-to-all")
-        for t in traffic(Recipe("megatron", dp=2, ep=2), resolve("mixtral-8x7b").anatomy)
+        for t in traffic(Recipe(like="megatron", dp=2, ep=2), resolve("mixtral-8x7b").anatomy)
     )
 
 
@@ -457,11 +464,11 @@ def test_what_is_sent() -> None:
         Recipe(like="nobody"),
         Recipe(micro_batch=0),
         Recipe(zero=4),
-        Recipe("megatron", tp=5),
-        Recipe("megatron", pp=13),
-        Recipe("accelerate", tp=2),
-        Recipe("megatron", lora_rank=4, lora_targets=("q",)),
-        Recipe("accelerate", recompute="selective"),
+        Recipe(like="megatron", tp=5),
+        Recipe(like="megatron", pp=13),
+        Recipe(like="accelerate", tp=2),
+        Recipe(like="megatron", lora_rank=4, lora_targets=("q",)),
+        Recipe(like="accelerate", recompute="selective"),
         Recipe(tokens=7, cp=2),
     ],
 )
