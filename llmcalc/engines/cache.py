@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from llmcalc.anatomy import Layers, Mixer
+from llmcalc.anatomy import Anatomy, Layers, Mixer
 from llmcalc.dims import Dim, ceil_div, total
 from llmcalc.errors import InputError
 from llmcalc.formats.element import DType, dtype
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Sequences and tokens to hold, the formats to hold them in, and the settings that engines round by.
 
@@ -30,7 +30,8 @@ class Load:
     static: bool = False
     block_size: int | None = None
     batched_tokens: int = 8192
-    in_flight: int = 2
+    in_flight: int | None = None
+    """Batches that are under way at a time; None is what the engine's version does."""
     prefix_caching: bool = True
     speculative: int = 0
     ubatch: int = 512
@@ -40,7 +41,7 @@ class Load:
     swa_ratio: tuple[int, int] = (4, 5)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """Layers that share a rule: what they hold for all sequences, and what one more token of one sequence adds.
 
@@ -55,7 +56,7 @@ class Row:
     per_token: Dim = field(default_factory=lambda: Dim(0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
     """An engine's whole answer: its rows, and what it allocates beyond their sum."""
 
@@ -77,15 +78,15 @@ def gathered(
     state = total(r.state_bytes for r in rows)
     kv = total(r.kv_bytes for r in rows)
     return Cache(
-        engine,
-        rules,
-        tuple(rows),
-        kv + state,
-        total(r.per_token for r in rows),
-        state,
-        tokens,
-        {},
-        notes,
+        engine=engine,
+        rules=rules,
+        rows=tuple(rows),
+        kv_bytes=kv + state,
+        per_token=total(r.per_token for r in rows),
+        state_bytes=state,
+        tokens_allocated=tokens,
+        facts={},
+        notes=notes,
     )
 
 
@@ -176,3 +177,14 @@ def kind_of(mixer: Mixer) -> str:
     return {"latent": "latent", "cross": "cross", "state": "recurrent", "shared": "shared"}.get(
         mixer.kind, mixer.kind
     )
+
+
+def refuse_unknown(anatomy: Anatomy, mixers: list[Mixer], engine: str, *, index: bool) -> None:
+    """A kind of cache whose rule is not known for the engine is refused by name."""
+    for mixer in mixers:
+        known = not mixer.index_keys or index
+        if mixer.kind == "cross" or mixer.compress_rate is not None or not known:
+            raise InputError(
+                f"the rule of {engine}'s cache for the {kind_of(mixer)} layers of "
+                f"{anatomy.family} is not known"
+            )

@@ -6,12 +6,15 @@ Ollama starts the same code (``-c num_ctx·num_parallel -np num_parallel``).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.dims import Dim, least, round_up, total
+from llmcalc.engines.base import Engine, Need, Part, Rules, Sampling, estimated
 from llmcalc.engines.cache import Cache, Load, Row, gathered, in_bytes, kind_of
+from llmcalc.engines.library import cuda_context
 from llmcalc.errors import InputError
+from llmcalc.formats.element import dtype
 
 RULES = "llama.cpp of early 2026 (llama-kv-cache.cpp): cells in multiples of 256"
 CACHE_TYPES = ("float32", "float16", "bfloat16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -32,19 +35,18 @@ NOT_RUN = (
 """Families without a graph in llama.cpp."""
 
 
-def llama_cpp(anatomy: Anatomy, load: Load, engine: str = "llama.cpp") -> Cache:
+def cells(anatomy: Anatomy, load: Load, engine: str = "llama.cpp") -> Cache:
     """The K and V tensors of every layer, and the recurrent memory, for ``batch`` slots of ``context`` tokens."""
     _check(anatomy, load)
     slots, one = load.batch, Dim(1)
-    cells = (
-        round_up(load.context * load.batch, 256) if load.unified else round_up(load.context, 256)
-    )
+    tokens = load.context * load.batch if load.unified else load.context
+    held = round_up(tokens, 256)
     streams = one if load.unified else slots
-    rows = [_row(m, load, cells, streams) for m in anatomy.mixers if m.kind not in ("none",)]
-    notes = (
-        ("the tensors of all devices together; --tp does not divide them",) if load.tp > 1 else ()
-    )
-    return gathered(engine, RULES, rows, cells * streams, notes)
+    rows = [_row(m, load, held, streams) for m in anatomy.mixers if m.kind != "none"]
+    notes: tuple[str, ...] = ()
+    if load.tp > 1:
+        notes = ("the tensors of all devices together; --tp does not divide them",)
+    return gathered(engine, RULES, rows, held * streams, notes)
 
 
 def _check(anatomy: Anatomy, load: Load) -> None:
@@ -83,20 +85,29 @@ def _check(anatomy: Anatomy, load: Load) -> None:
 
 
 def _row(m: Mixer, load: Load, cells: Dim, streams: Dim) -> Row:
-    state = m.layers.count * load.batch * _state(m)
+    state = m.layers.count * load.batch * state_bytes(m)
     if not m.per_token:
-        return Row(kind_of(m), m.layers, None, Dim(0), state)
+        return Row(
+            kind=kind_of(m), layers=m.layers, tokens=None, kv_bytes=Dim(0), state_bytes=state
+        )
     held = cells
     if m.window is not None and not load.swa_full:
         wide = m.window * load.batch if load.unified else m.window
         held = round_up(least(cells, wide + Dim(load.ubatch, "ubatch")), 256)
-    each = _token(m, load)
+    each = cell(m, load)
     grows = m.window is None or int(held) == int(cells)
     kv = m.layers.count * each * held * streams
-    return Row(kind_of(m), m.layers, held, kv, state, m.layers.count * each if grows else Dim(0))
+    return Row(
+        kind=kind_of(m),
+        layers=m.layers,
+        tokens=held,
+        kv_bytes=kv,
+        state_bytes=state,
+        per_token=m.layers.count * each if grows else Dim(0),
+    )
 
 
-def _token(m: Mixer, load: Load) -> Dim:
+def cell(m: Mixer, load: Load) -> Dim:
     """One cell of one layer: a row of K and a row of V; latent attention keeps one row for both."""
     if m.kind == "latent":
         return in_bytes(m.keys + m.values, load.key_dtype)
@@ -109,41 +120,73 @@ def _token(m: Mixer, load: Load) -> Dim:
     )
 
 
-def _state(m: Mixer) -> Dim:
+def state_bytes(m: Mixer) -> Dim:
     """Recurrent memory is float32 always; the convolution keeps one column less than its width."""
     return total(s.channels * (s.width - 1 if s.kind == "conv" else s.width) * 4 for s in m.states)
 
 
-OLLAMA_OLDER = "Ollama to 0.11 (fs/ggml/ggml.go): its own runner, windows plus one batch, latent attention expanded"
+def working(need: Need) -> list[Part]:
+    """The compute buffer of one batch, and the CUDA context."""
+    anatomy = need.anatomy
+    buffer = 4 * need.load.ubatch * (anatomy.vocab + anatomy.d_model)
+    why = "4·n_ubatch·(V + d), the last layer's; attention without flash needs more"
+    return [estimated("compute buffer", (buffer, buffer, 2 * buffer), why), cuda_context()]
 
 
-def ollama_older(anatomy: Anatomy, load: Load) -> Cache:
-    """What Ollama's own runner allocated, before it started llama.cpp's server."""
-    tokens = load.context * load.batch
-    rows = []
-    for m in anatomy.mixers:
-        if m.kind == "latent":
-            m = replace(m, kind="kv", keys=m.n_heads * m.d_qk, values=m.n_heads * m.d_v)
-        if m.kind == "cross" or m.compress_rate is not None or m.index_keys:
-            raise InputError(f"the rule of Ollama's older cache for {anatomy.family} is not known")
-        held = (
-            m.window * load.batch + Dim(load.ubatch, "ubatch") if m.window is not None else tokens
+OPTIONS = {
+    "ubatch": "-ub",
+    "unified": "-kvu",
+    "swa_full": "--swa-full",
+    "no_flash_attention": "-fa off",
+    "gpu_layers": "-ngl",
+}
+GGML: dict[str, Any] = {
+    "by_layers": True,
+    "reads": ("gguf",),
+    "narrow_cache": "q8_0",
+}
+"""What every engine on llama.cpp's memory has in common: layers are divided, and GGUF is read."""
+
+
+def half(engine: str) -> Any:
+    """The cache in 16 bits, which is llama.cpp's default."""
+    return lambda wide: (dtype("float16"), f"{engine} caches in f16 unless told otherwise")
+
+
+SAMPLING = Sampling(
+    order=(
+        *("bias", "repetition", "frequency", "dry", "top-n-sigma", "top-k", "typical-p"),
+        *("top-p", "min-p", "xtc", "temperature"),
+    ),
+    settings=frozenset(
+        (
+            *("logit_bias", "repetition_penalty", "frequency_penalty", "presence_penalty"),
+            *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_breakers"),
+            *("top_n_sigma", "top_k", "typical_p", "top_p", "min_p"),
+            *("xtc_probability", "xtc_threshold", "temperature"),
+            *("dynatemp_range", "dynatemp_exponent"),
+            *("mirostat", "mirostat_tau", "last_n", "min_keep"),
         )
-        each = _token(m, load)
-        grows = m.layers.count * each if m.window is None else Dim(0)
-        rows.append(
-            Row(
-                kind_of(m),
-                m.layers,
-                held,
-                m.layers.count * each * held,
-                m.layers.count * load.batch * _state(m),
-                grows,
-            )
-        )
-    return gathered("ollama", OLLAMA_OLDER, rows, tokens)
-
-
-def ollama(anatomy: Anatomy, load: Load) -> Cache:
-    """What Ollama's server allocates: llama.cpp's cells for ``num_ctx`` tokens in each of ``num_parallel`` slots."""
-    return llama_cpp(anatomy, load, "ollama")
+    ),
+    defaults={"top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 0.8},
+    exactly=True,
+    recent=True,
+    note="llama.cpp: cuts at T = 1, temperature last; exactly k tokens; "
+    "penalties over the last tokens",
+)
+ENGINE = Engine(
+    name="llama.cpp",
+    aliases=("llamacpp", "llama-cpp"),
+    versions=(
+        Rules(
+            name=RULES,
+            source="llama-kv-cache.cpp of llama-cpp-python 0.3.36",
+            cache=cells,
+            working=working,
+        ),
+    ),
+    options=OPTIONS,
+    cache_dtype=half("llama.cpp"),
+    sampling=SAMPLING,
+    **GGML,
+)

@@ -10,9 +10,8 @@ from math import ceil
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.errors import InputError
-from llmcalc.parallel import n_decoder_layers, partition
-from llmcalc.questions.flops import in_text
-from llmcalc.questions.training import Part, Recipe
+from llmcalc.parallel import partition
+from llmcalc.questions.recipe import Part, Recipe
 from llmcalc.units import several
 
 
@@ -20,26 +19,20 @@ class Widths:
     """The widths of one layer: stream, queries, keys and values together, feed-forward, heads; and how many layers."""
 
     def __init__(self, anatomy: Anatomy, layer: int) -> None:
-        here = [
-            w
-            for w in anatomy.weights
-            if "{layer}" in w.name and layer in w.layers.indices and in_text(w)
-        ]
+        here = [w for w in anatomy.text if w.in_stack and layer in w.layers.indices]
         mixers = [m for m in anatomy.mixers if layer in m.layers.indices and m.n_heads]
-        self.stream = next(
-            (int(w.shape[-1]) for w in anatomy.weights if w.role == "embed.token"), 0
-        )
+        self.stream = anatomy.d_model
         self.queries = sum(int(m.n_heads) * int(m.d_qk) for m in mixers)
         self.kv = sum(int(m.n_kv_heads) * int(m.d_qk) for m in mixers)
         self.heads = sum(int(m.n_heads) for m in mixers)
-        down = [w for w in here if w.role == "mlp.down" and w.op == "matmul"]
-        self.feed = sum(int(w.shape[0 if w.transposed else -1]) * int(w.active) for w in down)
+        down = [w for w in here if w.role == "mlp.down" and w.is_matrix]
+        self.feed = sum(int(w.inputs) * int(w.active) for w in down)
         self.gated = any(w.role in ("mlp.gate", "mlp.gate_up") for w in here)
 
 
 def activations(r: Recipe, whole: Anatomy, here: Anatomy, index: int) -> list[Part]:
     """The parts beside the states, on one rank."""
-    n = n_decoder_layers(whole)
+    n = whole.n_layers
     layers = list(partition(n, r.pp)[index]) if r.pp > 1 else list(range(n))
     kind = r.profile.activations
     found = {"hf": _hf, "megatron": _megatron, "torchtitan": _torchtitan}[kind](
@@ -50,8 +43,7 @@ def activations(r: Recipe, whole: Anatomy, here: Anatomy, index: int) -> list[Pa
 
 
 def _logits(r: Recipe, whole: Anatomy, last: bool) -> Part:
-    vocab = next((int(w.shape[0]) for w in whole.weights if w.role == "embed.token"), 0)
-    n = r.local_tokens * vocab // r.tp if last else 0
+    n = r.local_tokens * whole.vocab // r.tp if last else 0
     if r.profile.activations == "megatron":
         return Part(
             "logits", 4 * n // r.loss_chunks, "float32, 4 bytes each (arXiv 2205.05198)", False
@@ -90,7 +82,7 @@ def _hf(r: Recipe, whole: Anatomy, here: Anatomy, layers: list[int], index: int)
     widths = [Widths(whole, i) for i in layers]
     kept = [kept_per_token(r, w) for w in widths]
     stream = 4 if r.profile.weights == 4 else 2
-    params = sum(int(w.params) for w in here.weights if w.counted and in_text(w))
+    params = sum(int(w.params) for w in here.text if w.counted)
     parts = []
     if r.recompute == "full":
         n = sum(stream * w.stream for w in widths) * r.local_tokens
@@ -107,7 +99,7 @@ def _hf(r: Recipe, whole: Anatomy, here: Anatomy, layers: list[int], index: int)
                 False,
             )
         )
-    if r.profile.cast and r.packed is None:
+    if r.profile.cast and r.base is None:
         head = sum(int(w.params) for w in whole.weights if w.role == "embed.token")
         frozen = bool(r.lora_rank)
         once = r.profile.cast * (head if frozen and r.recompute == "full" else params)
@@ -176,7 +168,7 @@ def _torchtitan(
     ]
     again = max((20 * w.stream + 4 * w.kv + 8 * w.feed for w in widths), default=0) * t
     layer = [
-        sum(int(w.per_layer) for w in here.weights if i in w.layers.indices and "{layer}" in w.name)
+        sum(int(w.per_layer) for w in here.weights if i in w.layers.indices and w.in_stack)
         for i in layers
     ]
     outer = sum(

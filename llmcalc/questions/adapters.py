@@ -20,7 +20,7 @@ class Added:
 
 def on_weight(weight: Weight, rank: int, dora: bool = False) -> Dim:
     """A is r x in and B is out x r (LoRA, arXiv 2106.09685); DoRA adds a magnitude per output (arXiv 2402.09353)."""
-    out, into = weight.shape[-2:] if not weight.transposed else weight.shape[-2:][::-1]
+    out, into = weight.outputs, weight.inputs
     each = Dim(rank, "rank") * total([into, out])
     return weight.layers.count * weight.experts * (total([each, out]) if dora else each)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmcalc.anatomy import Anatomy, Weight
-from llmcalc.formats.layout import LAYOUTS, Layout
+from llmcalc.formats.scheme import Packing, Scheme, full_name, layout
 
 PREFIXES = (
     "model.",
@@ -31,6 +31,7 @@ class Want:
 
     shape: tuple[int, ...]
     weight: Weight
+    layer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,20 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All differences, what was compared, what was accepted on the way, and the role of each tensor of the file."""
+    """All differences, how many tensors are as promised, what was accepted on the way.
+
+    ``owners`` says of each tensor of the file which promised one it stands for.
+    """
 
     differences: tuple[Difference, ...]
     matched: int
     notes: tuple[str, ...]
-    roles: Mapping[str, str]
+    owners: Mapping[str, Want]
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The role of each tensor of the file that is known."""
+        return {name: want.weight.role for name, want in self.owners.items()}
 
 
 def promised(anatomy: Anatomy) -> dict[str, Want]:
@@ -58,8 +67,9 @@ def promised(anatomy: Anatomy) -> dict[str, Want]:
     wants: dict[str, Want] = {}
     for weight in anatomy.weights:
         shape = tuple(int(s) for s in weight.full_shape)
-        for name in weight.names():
-            wants[name] = Want(shape, weight)
+        per_layer = int(weight.experts) if weight.by_expert else 1
+        for number, name in enumerate(weight.names()):
+            wants[name] = Want(shape, weight, weight.layers.indices[number // per_layer])
     return wants
 
 
@@ -73,23 +83,23 @@ def compare(
     """The anatomy against a file's names and shapes; ``is_buffer`` says which of the file's are known buffers."""
     notes: list[str] = []
     wants, have = _alternatives(_align(wants, have, notes), have), dict(have)
-    method = str((quantisation or {}).get("quant_method", "")).lower()
-    layout = LAYOUTS.get(method)
-    if quantisation and layout is None:
+    packed = layout(quantisation)
+    if quantisation and packed is None:
+        method = str(quantisation.get("quant_method", "")).lower() or "without a name"
         notes.append(
-            f"the quantisation method {method or 'without a name'} is not known: packed tensors show as differences"
+            f"the quantisation method {method} is not known: packed tensors show as differences"
         )
     owners: set[str | None] = {w.weight.tied_to for w in wants.values() if w.weight.tied_to}
     missing, shapes, matched = [], [], 0
-    roles: dict[str, str] = {}
+    known: dict[str, Want] = {}
     for name, want in wants.items():
         found = have.pop(name, None)
-        parts = _unpack(name, want, found, have, layout, quantisation or {})
+        parts = _unpack(name, want, found, have, packed)
         if not parts and found == want.shape:
             parts = [name]
         if parts:
             matched += 1
-            roles.update((part, want.weight.role) for part in parts)
+            known.update((part, want) for part in parts)
         elif found is not None:
             shapes.append((name, want.shape, found))
         elif not (
@@ -114,7 +124,7 @@ def compare(
         *_shape_lines(shapes),
         *_group("extra", extra, extra),
     )
-    return Result(tuple(differences), matched, tuple(notes), roles)
+    return Result(tuple(differences), matched, tuple(notes), known)
 
 
 def names_in(anatomy: Anatomy, have: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
@@ -183,29 +193,24 @@ def _unpack(
     want: Want,
     found: tuple[int, ...] | None,
     have: dict[str, tuple[int, ...]],
-    layout: Layout | None,
-    settings: Mapping[str, Any],
+    packed: tuple[Scheme, Packing] | None,
 ) -> list[str]:
-    """The tensors that store a quantised weight, taken out of ``have``; none where they are not all there."""
-    if layout is None or want.weight.op != "matmul" or len(want.shape) < 2:
+    """The tensors that store a packed weight, taken out of ``have``; none where one is missing."""
+    if packed is None or not want.weight.is_matrix:
         return []
-    try:
-        parts = layout(name, want.shape, settings)
-    except (ValueError, TypeError, ZeroDivisionError):
-        return []
+    scheme, packing = packed
+    parts = scheme.tensors(want.weight, name, packing)
+    beside = [full_name(name, ending) for ending in scheme.beside]
     seen = ChainMap({name: found} if found is not None else {}, have)
-    present = {part: seen[part] for part in parts if part in seen}
-    required = [shape for shape in parts.values() if shape is not None]
-    fits = [part for part, shape in parts.items() if shape is not None and seen.get(part) == shape]
-    if (
-        not fits
-        or len(fits) < len([p for p in present if parts[p] is not None])
-        or (len(fits) < 2 and len(required) > 1)
-    ):
+    certain = {part: shape for part, shape in parts.items() if part not in beside}
+    present = [part for part in certain if part in seen]
+    fitting = [part for part in present if seen[part] == certain[part]]
+    if not fitting or len(fitting) < len(present) or len(fitting) < min(2, len(certain)):
         return []
-    for part in present:
+    taken = list(dict.fromkeys(part for part in (*parts, *beside) if part in seen))
+    for part in taken:
         have.pop(part, None)
-    return list(present)
+    return taken
 
 
 def _is_outside(name: str, last: int, n_extra_layers: int) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.parallel import n_decoder_layers
 from llmcalc.questions.activations import Widths
-from llmcalc.questions.flops import in_text
-from llmcalc.questions.training import Recipe, rank_of, stored
+from llmcalc.questions.recipe import Recipe
+from llmcalc.questions.training import rank_of, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def _stream(r: Recipe, anatomy: Anatomy) -> int:
 def _tensor(r: Recipe, anatomy: Anatomy, micro_batches: int) -> list[Traffic]:
     if r.tp == 1:
         return []
-    layers = -(-n_decoder_layers(anatomy) // r.pp)
+    layers = -(-anatomy.n_layers // r.pp)
     n = _part(_stream(r, anatomy), r.tp, 2) * 4 * layers * micro_batches
     return [
         Traffic("all-reduce of activations", r.tp, n, "two forward and two backward in every layer")
@@ -104,7 +103,7 @@ def _pipeline(r: Recipe, anatomy: Anatomy, micro_batches: int) -> list[Traffic]:
 
 
 def _experts(r: Recipe, anatomy: Anatomy, micro_batches: int) -> list[Traffic]:
-    routed = [w for w in anatomy.weights if w.role == "mlp.down" and w.experts > 1 and in_text(w)]
+    routed = [w for w in anatomy.text if w.role == "mlp.down" and w.routed]
     if r.ep == 1 or not routed:
         return []
     layers = -(-sum(len(w.layers.indices) for w in routed) // r.pp)

@@ -1,59 +1,54 @@
-"""Does a model fit: weights and cache, which are exact, and what an engine needs beside them, which is an estimate."""
+"""Does a model fit: weights and cache, which are counted, and what an engine needs beside them.
+
+The counted parts are exact for the rules that their engine's row names; what is estimated carries its
+range and the measurements that it comes from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim
+from llmcalc.engines import Chosen, choose
+from llmcalc.engines.base import Need, Part, counted
 from llmcalc.engines.cache import Cache, Load
-from llmcalc.engines.overheads import (
-    Part,
-    Sizes,
-    absorbed_bytes,
-    counted,
-    counts_graphs,
-    rope_bytes,
-    working,
-)
-from llmcalc.formats.element import DType
-from llmcalc.formats.stored import rank_bytes, stored_bytes
-from llmcalc.parallel import TOWERS, check_degree, stage
-from llmcalc.questions.kvcache import base_of, engine_for, version_of
+from llmcalc.errors import InputError
+from llmcalc.formats.stored import Checkpoint, FileType, Format, stored_bytes
+from llmcalc.parallel import check_degree, stage
+from llmcalc.questions.kvcache import keeps_something
+from llmcalc.questions.weights import format_of
+from llmcalc.sources.model import Model
 
 Verdict = Literal["yes", "no", "unsure"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One question: a model, a load, an engine, and devices of ``visible`` bytes, ``tp`` times ``pp`` of them.
+    """One question: a model, a load, an engine, and devices of ``visible`` bytes.
 
-    ``wide`` is the dtype of the weights, ``quant`` how the matrices inside the layers are quantised. ``stored`` says
-    what a checkpoint holds as it is: role to bytes in the file and elements in the model. ``sequences`` is vLLM's
-    ``max_num_seqs``.
+    There are ``tp`` times ``pp`` devices. ``sequences`` are those that the engine makes room for at a
+    time (vLLM's ``max_num_seqs``), ``max_context`` the longest that the model was made for.
     """
 
     anatomy: Anatomy
-    sizes: Sizes
     load: Load
     engine: str
     visible: int
     utilization: float
-    wide: DType
-    quant: str | None = None
+    weights: Format
+    max_context: int = 0
     tp: int = 1
     pp: int = 1
     sequences: int = 1024
-    stored: Mapping[str, tuple[int, int]] | None = None
-    mix: str | None = None
-    """The GGUF file type that ``stored`` is predicted from."""
+    whole: Anatomy | None = None
+    """The model that ``anatomy`` is a stage of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer for one rank: its parts, the memory that counts, what is left for the cache, and what it needs."""
+    """The answer for one rank: its parts, the memory that counts, what is left for the cache."""
 
     parts: tuple[Part, ...]
     usable: int
@@ -77,113 +72,140 @@ class Plan:
     @property
     def verdict(self) -> Verdict:
         """Yes and no where every estimate agrees, unsure between them."""
-        return (
-            "yes"
-            if self.need <= self.pool_low
-            else "no"
-            if self.need > self.pool_high
-            else "unsure"
+        if self.need <= self.pool_low:
+            return "yes"
+        return "no" if self.need > self.pool_high else "unsure"
+
+
+def ask_for(
+    model: Model,
+    *,
+    load: Load,
+    engine: str,
+    visible: int,
+    count: int = 1,
+    pp: int = 1,
+    weights: str | None = None,
+    utilization: float | None = None,
+    sequences: int | None = None,
+) -> Ask:
+    """The question of a model on ``count`` devices, ``pp`` stages of them, each of ``visible`` bytes.
+
+    An engine that divides by layers makes a stage of every device. A checkpoint that the engine does
+    not read as it is (safetensors under llama.cpp) is counted as its conversion in 16 bits.
+    """
+    for flag, value in (("--count", count), ("--pp", pp), ("--max-seqs", sequences)):
+        if value is not None and value < 1:
+            raise InputError(f"{flag} is {value}; it must be at least 1")
+    if count % pp:
+        raise InputError(f"--pp {pp} does not divide {count} devices")
+    if utilization is not None and not 0 < utilization <= 1:
+        raise InputError(f"--utilization is {utilization}; it must be above 0 and at most 1")
+    chosen = choose(engine)
+    keeps_something(model.anatomy)
+    if not model.anatomy.vocab:
+        raise InputError(
+            f"{model.name} has no vocabulary: only its blocks are described", hint="give --vocab"
         )
+    if model.header is not None and model.header.format not in chosen.engine.reads:
+        model = replace(model, header=None)
+    stages = count if chosen.engine.by_layers else pp
+    usual = chosen.rules.utilization
+    return Ask(
+        anatomy=model.anatomy,
+        load=load,
+        engine=engine,
+        visible=visible,
+        utilization=usual if utilization is None else utilization,
+        weights=format_of(model, weights),
+        max_context=model.longest_context or 0,
+        tp=count // stages,
+        pp=stages,
+        sequences=sequences or 1024,
+    )
 
 
-def plan(ask: Ask) -> Plan:
-    """Weights, working memory and cache of the fullest device against the memory that the engine may use."""
+def fit(ask: Ask) -> Plan:
+    """Weights, working memory and cache of the fullest device against what the engine may use."""
     check_degree(ask.anatomy, ask.tp)
     if ask.pp == 1:
         return _rank(ask)
-    stages = [replace(ask, anatomy=stage(ask.anatomy, ask.pp, i)) for i in range(ask.pp)]
+    stages = [
+        replace(ask, anatomy=stage(ask.anatomy, ask.pp, i), whole=ask.anatomy)
+        for i in range(ask.pp)
+    ]
     return min((_rank(s) for s in stages), key=lambda p: p.pool - p.need)
 
 
 def _rank(ask: Ask) -> Plan:
-    load = replace(ask.load, tp=ask.tp)
-    function, note = engine_for(ask.engine)
-    cache = function(ask.anatomy, load)
-    parts = [
-        weights_part(ask),
-        *working(ask.sizes, load, ask.engine, ask.tp * ask.pp, ask.sequences, ask.visible),
-    ]
-    of_rest = base_of(ask.engine) == "tensorrt-llm"
-    usable = ask.visible if of_rest else int(ask.visible * ask.utilization)
-    share = ask.utilization if of_rest else 1.0
-    low, high = (
-        left(usable, sum(ends), share) for ends in ([p.high for p in parts], [p.low for p in parts])
+    chosen = choose(ask.engine)
+    rules, load = chosen.rules, replace(ask.load, tp=ask.tp)
+    parts = [weights_part(ask), *rules.working(_need(ask))]
+    cache = rules.cache(ask.anatomy, load)
+    usable = ask.visible if rules.of_the_rest else int(ask.visible * ask.utilization)
+    share = ask.utilization if rules.of_the_rest else 1.0
+    return Plan(
+        parts=tuple(parts),
+        usable=usable,
+        cache=cache,
+        pool_low=left(usable, sum(p.high for p in parts), share),
+        pool_high=left(usable, sum(p.low for p in parts), share),
+        notes=tuple(n for n in (*cache.notes, chosen.note) if n),
+        share=share,
     )
-    notes = tuple(n for n in (*cache.notes, note) if n)
-    return Plan(tuple(parts), usable, cache, low, high, notes, share)
+
+
+def _need(ask: Ask) -> Need:
+    """What the engine's estimates depend on; the whole model's sizes, on whatever stage."""
+    return Need(
+        anatomy=ask.whole or ask.anatomy,
+        here=ask.anatomy,
+        load=replace(ask.load, tp=ask.tp),
+        ranks=ask.tp * ask.pp,
+        sequences=ask.sequences,
+        visible=ask.visible,
+        max_context=ask.max_context,
+    )
 
 
 def left(usable: int, held: int, share: float) -> int:
-    """What weights and working memory leave, or TensorRT-LLM's fraction of it."""
+    """What weights and working memory leave, or the engine's fraction of it."""
     return int((usable - held) * share)
 
 
 def weights_part(ask: Ask) -> Part:
-    """Weights of one device: a checkpoint as stored, else every tensor's share in the dtype that was asked for."""
-    kv = max((int(m.n_kv_heads) for m in ask.anatomy.mixers if m.kind == "kv"), default=None)
-    n: Dim = rank_bytes(ask.anatomy, ask.wide, ask.quant, ask.tp, kv)
-    why = f"every tensor as one of {ask.tp} ranks holds it" if ask.tp > 1 else "every tensor"
-    why += f", {ask.quant or ask.wide.name}"
-    if ask.stored is not None:
-        n = Dim(stored_bytes(ask.anatomy, ask.stored, ask.tp, kv), "stored_bytes")
-        why = (
-            f"every tensor as a {ask.mix} file has it"
-            if ask.mix
-            else "the tensors of the checkpoint, as stored"
-        )
-        why += f", as one of {ask.tp} ranks holds them" if ask.tp > 1 else ""
-    if base_of(ask.engine) == "vllm":
-        extra = rope_bytes(ask.sizes, ask.anatomy.mixers) + absorbed_bytes(
-            ask.anatomy.mixers, ask.tp
-        )
-        n = n + Dim(extra, "rotary_bytes")
-        why += ", with the rotary table"
-    towers = [w for w in ask.anatomy.weights if w.role.startswith(TOWERS) and not w.tied_to]
+    """Weights of one device: a checkpoint as stored, else every tensor in the format asked for."""
+    rules = choose(ask.engine).rules
+    n: Dim = stored_bytes(ask.anatomy, ask.weights, ask.tp)
+    why = _said(ask)
+    copies = rules.copies(_need(ask))
+    if rules.copies_why:
+        n = n + Dim(copies, "rotary_bytes")
+        why += f", {rules.copies_why}"
+    towers = [w for w in ask.anatomy.weights if w.tower and w.stored]
     if ask.tp == 1 or not towers:
         return counted("weights", n, why)
-    whole = int(sum(int(w.params) for w in towers)) * ask.wide.size
-    return Part(
-        "weights",
-        n,
-        n - whole + whole // ask.tp,
-        int(n),
-        f"{why}; the towers whole, or cut at best",
-    )
+    # which engines cut a tower is not known: it is whole on every rank, or cut at best
+    whole = int(stored_bytes(replace(ask.anatomy, parts=tuple(towers)), ask.weights))
+    low = int(n) - whole + whole // ask.tp
+    why += "; the towers whole, or cut at best"
+    return Part(name="weights", n_bytes=n, low=low, high=int(n), why=why)
 
 
-def default_utilization(engine: str) -> float:
-    """The share of the memory that an engine takes unless told otherwise."""
-    base = base_of(engine)
-    if base == "vllm":
-        return 0.92 if counts_graphs(version_of(engine)) else 0.9
-    return 0.9 if base == "tensorrt-llm" else 1.0
+def _said(ask: Ask) -> str:
+    """Whose bytes they are."""
+    ranks = f"as one of {ask.tp} ranks holds" if ask.tp > 1 else ""
+    if isinstance(ask.weights, Checkpoint):
+        said = "the tensors of the checkpoint, as stored"
+    elif isinstance(ask.weights, FileType):
+        said = f"every tensor as a {ask.weights.name} file has it"
+    else:
+        said = f"every tensor {ranks} it" if ranks else "every tensor"
+        return f"{said}, {ask.weights.name}"
+    return f"{said}, {ranks} them" if ranks else said
 
 
-def blocks_in(pool: int, cache: Cache) -> int | None:
-    """Blocks of vLLM's pool: whole ones only."""
-    size = cache.facts.get("bytes_per_block")
-    return pool // int(size) if size else None
-
-
-def concurrency(pool: int, cache: Cache) -> float | None:
-    """How many sequences of this context vLLM prints for a pool: blocks over blocks per sequence, the null block in."""
-    blocks, each = blocks_in(pool, cache), cache.facts.get("blocks_per_sequence")
-    return blocks / int(each) if blocks is not None and each else None
-
-
-def pool_tokens(pool: int, cache: Cache, context: int) -> int | None:
-    """Tokens that vLLM prints for a pool: blocks shared by the groups, in tokens of one block."""
-    blocks, groups, block = (
-        blocks_in(pool, cache),
-        cache.facts.get("groups"),
-        cache.facts.get("block_size"),
-    )
-    return blocks // int(groups) * int(block) if blocks is not None and groups and block else None
-
-
-def batch_tensorrt(
-    visible: int, weights: int, reserve: int, per_token: int, tokens: int, fraction: float
-) -> int:
-    """TensorRT-LLM's largest batch: a fraction of what is free, over sequences rounded up to blocks of 32 tokens."""
-    free = left(visible, weights + reserve, fraction)
-    return max(0, free // (-(-tokens // 32) * 32 * per_token))
+def printed_tokens(chosen: Chosen, pool: int, cache: Cache, context: int) -> int | None:
+    """Tokens that the engine prints for a pool; None where it prints none."""
+    prints = chosen.rules.prints
+    return prints(pool, cache, context) if prints is not None else None

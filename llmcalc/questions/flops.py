@@ -9,27 +9,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llmcalc.anatomy import Anatomy, Mixer, Weight
+from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.dims import Dim, total
 from llmcalc.errors import InputError
-from llmcalc.parallel import TOWERS
 
 Convention = Literal["full", "causal", "none"]
 CONVENTIONS: tuple[Convention, ...] = ("full", "causal", "none")
 Recompute = Literal["none", "selective", "full"]
 
 
-def in_text(weight: Weight) -> bool:
-    """Whether text passes through a weight: not the towers for images and sound, not multi-token prediction."""
-    return not weight.extra and not weight.role.startswith((*TOWERS, "projector"))
-
-
 def matmul_params(anatomy: Anatomy) -> Dim:
     """N: elements of the matrices that one token passes through; the head always, the embedding's lookup never."""
     return total(
         w.layers.count * w.used * (w.uses if w.uses > 1 else 1)
-        for w in anatomy.weights
-        if w.op in ("matmul", "conv") and in_text(w)
+        for w in anatomy.text
+        if w.op in ("matmul", "conv")
     )
 
 
@@ -110,8 +104,3 @@ def megatron_flop(
         + each * d * vocab // (16 if recompute else 12)
     )
     return batch * tokens * inner
-
-
-def touched_experts(experts: int, active: int, tokens: int) -> float:
-    """Experts that ``tokens`` independent tokens pass through in all: E·(1 - (1 - k/E)^B)."""
-    return experts * (1 - (1 - active / experts) ** tokens)

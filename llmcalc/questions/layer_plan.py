@@ -35,7 +35,7 @@ class LayerPlan:
 
 def inside(part: Part) -> bool:
     """Whether a part belongs to the stack of layers."""
-    return isinstance(part, Mixer) or "{layer}" in part.name
+    return isinstance(part, Mixer) or part.in_stack
 
 
 def stem(weight: Weight) -> str:
@@ -48,7 +48,7 @@ def stem(weight: Weight) -> str:
 
 def _slot(weight: Weight, norms: Sequence[str]) -> str:
     base = f"norm.{norms.index(stem(weight))}" if weight.role == "norm" else weight.role
-    if weight.experts > 1 or weight.stacked or "{expert}" in weight.name:
+    if weight.routed:
         base += ".routed"
     elif "shared" in weight.name:
         base += ".shared"
@@ -79,11 +79,6 @@ def layer_plan(anatomy: Anatomy, index: int) -> LayerPlan:
     return LayerPlan(
         index, weights, tuple(p for p in order if isinstance(p, Mixer)), n_norms, order
     )
-
-
-def n_layers(anatomy: Anatomy) -> int:
-    """How many layers the stack has."""
-    return 1 + max((i for p in anatomy.parts if inside(p) for i in p.layers.indices), default=-1)
 
 
 def outside(anatomy: Anatomy) -> tuple[dict[str, Weight], dict[str, Weight]]:

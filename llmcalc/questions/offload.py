@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from llmcalc.anatomy import Anatomy
 from llmcalc.engines.cache import Cache
-from llmcalc.formats.element import DType
-from llmcalc.formats.file_type import Typed
+from llmcalc.formats.stored import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,40 +20,24 @@ class Split:
     host_cache: int
 
 
-def layer_weights(anatomy: Anatomy, kind: DType) -> tuple[dict[int, int], int, int]:
-    """Bytes of each layer, of the output (head and final norm), and of the input table, in one format."""
-    layers: dict[int, int] = {}
-    output = table = 0
-    tied = any(w.role == "head" and w.tied_to for w in anatomy.weights)
-    for w in anatomy.weights:
-        if w.tied_to or w.extra or w.buffer:
-            continue
-        size = kind.bytes_for(int(w.per_layer))
-        if "{layer}" in w.name:
-            for i in w.layers.indices:
-                layers[i] = layers.get(i, 0) + size
-        elif w.op == "lookup":
-            table += size
-            output += (
-                size if tied and w.role == "embed.token" else 0
-            )  # a tied head is a second copy on the device
-        else:
-            output += size
-    return layers, output, table
+def layer_weights(pieces: Iterable[Stored]) -> tuple[dict[int, int], int, int]:
+    """Bytes of each layer, of the output (head and final norm), and of the input table.
 
-
-def mixed_weights(tensors: Iterable[Typed]) -> tuple[dict[int, int], int, int]:
-    """The same of a GGUF that is not there yet: by its file type, every tensor in its own format."""
+    A tied head is a second copy of the table, on the device.
+    """
     layers: dict[int, int] = {}
     output = table = head = 0
-    for t in tensors:
-        if "{layer}" in t.weight.name:
-            layers[t.layer] = layers.get(t.layer, 0) + t.n_bytes
-        elif t.role == "embed.token":
-            table += t.n_bytes
+    for piece in pieces:
+        n_bytes = int(piece.n_bytes)
+        if piece.weight.in_stack:
+            each = n_bytes // len(piece.layers.indices)
+            for i in piece.layers.indices:
+                layers[i] = layers.get(i, 0) + each
+        elif piece.role == "embed.token":
+            table += n_bytes
         else:
-            output += t.n_bytes
-            head += t.role == "head"
+            output += n_bytes
+            head += piece.role == "head"
     return layers, output + (0 if head else table), table
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from llmcalc.anatomy import ONCE, Anatomy, Layers, Weight
 from llmcalc.dims import Dim, total
 
-ONLY_INFERENCE_TABLES = ("embed.token", "embed.position", "embed.type", "embed.layer")
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -53,21 +51,14 @@ def buffers(anatomy: Anatomy) -> Dim:
 
 def active(anatomy: Anatomy) -> Dim:
     """Parameters that a text token passes through: of the experts the chosen ones, the embedding whole, no tower."""
-    return count((w for w in anatomy.weights if w.counted and not is_tower(w)), lambda w: w.used)
-
-
-def is_tower(weight: Weight) -> bool:
-    """Whether a weight belongs to what sees or hears, and to the projector behind it."""
-    return weight.role.startswith(("vision.", "audio.", "projector"))
+    return count((w for w in anatomy.weights if w.counted and w.text), lambda w: w.used)
 
 
 def active_without_embedding(anatomy: Anatomy) -> Dim:
     """The active parameters without lookup tables, unless the head uses the table too."""
     heads = {w.tied_to for w in anatomy.weights if w.role == "head"}
     kept = (
-        w
-        for w in anatomy.weights
-        if w.counted and not is_tower(w) and (w.op != "lookup" or w.name in heads)
+        w for w in anatomy.weights if w.counted and w.text and (w.op != "lookup" or w.name in heads)
     )
     return count(kept, lambda w: w.used)
 
@@ -109,7 +100,7 @@ def explains(anatomy: Anatomy, difference: int) -> str | None:
 
 def tensor_count(weight: Weight) -> int:
     """How many tensors one weight stands for."""
-    return len(weight.layers.indices) * (int(weight.experts) if "{expert}" in weight.name else 1)
+    return len(weight.layers.indices) * (int(weight.experts) if weight.by_expert else 1)
 
 
 def by_part(anatomy: Anatomy) -> list[Group]:
@@ -164,7 +155,7 @@ def _outside_and_stacks(anatomy: Anatomy) -> Iterable[tuple[str, Weight | dict[i
     stacks: dict[str, dict[int, list[Weight]]] = {}
     order: list[tuple[str, Weight | dict[int, list[Weight]]]] = []
     for weight in anatomy.weights:
-        if "{layer}" not in weight.name:
+        if not weight.in_stack:
             order.append((weight.name, weight))
             continue
         name = weight.name.split("{layer}")[0].rstrip(".")

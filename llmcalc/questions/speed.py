@@ -7,23 +7,23 @@ bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
 from llmcalc.anatomy import Anatomy, Weight
+from llmcalc.devices import Device
 from llmcalc.dims import Dim
 from llmcalc.engines.cache import Load
-from llmcalc.engines.plain import formula
+from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
-from llmcalc.formats.file_type import mix
-from llmcalc.formats.stored import QUANTISED, quantisable
-from llmcalc.parallel import SPLIT
-from llmcalc.questions.flops import decode_flop, forward_flop, in_text
+from llmcalc.formats.stored import Format, Packed, Plain, stored
+from llmcalc.questions.flops import decode_flop, forward_flop
+from llmcalc.questions.weights import format_of
+from llmcalc.sources.model import Model
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """What one device can do at most: FLOP per second, bytes per second from its memory, and over its link."""
 
@@ -32,22 +32,7 @@ class Peaks:
     link_bytes_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How weights are stored: bytes of what stays wide, and exact bytes per packed element (None packs nothing).
-
-    ``head`` says whether the head is packed too, ``whole_head`` whether every device reads all of it.
-    """
-
-    wide: int = 2
-    packed: Fraction | None = None
-    head: bool = False
-    whole_head: bool = False
-    each: Mapping[str, Fraction] | None = None
-    """Bytes per element of every weight, by name, where each has its own format."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One forward pass on one device: its work, its bytes, and the least time that each takes."""
 
@@ -76,74 +61,109 @@ class Step:
         return "arithmetic" if self.compute_s > self.memory_s else "memory"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """A model in some format on ``tp`` devices that work together, with ``batch`` sequences of ``context`` tokens."""
 
     anatomy: Anatomy
     load: Load
     peaks: Peaks
-    form: Format
+    weights: Format
+    element: int = 2
+    """Bytes of a number that devices send each other."""
     tp: int = 1
+    whole_head: bool = False
     compute_share: float = 1.0
     memory_share: float = 1.0
 
 
-def named_format(quant: str | None, wide: int) -> Format:
-    """The format of a quantisation that ``calc.weights`` knows by name."""
-    if quant is None:
-        return Format(wide)
-    if quant not in QUANTISED:
+def ask_for(
+    model: Model,
+    *,
+    load: Load,
+    peaks: Peaks,
+    weights: str | None = None,
+    tp: int = 1,
+    compute_share: float = 1.0,
+    memory_share: float = 1.0,
+    whole_head: bool = False,
+) -> Ask:
+    """The question of a model whose weights are in their own format, or in one asked for by name."""
+    for flag, share in (("--compute-share", compute_share), ("--memory-share", memory_share)):
+        if not 0 < share <= 1:
+            raise InputError(f"{flag} is {share}; it must be above 0 and at most 1")
+    form = format_of(model, weights)
+    element = form.wide.size if isinstance(form, Plain | Packed) else model.wide.size
+    return Ask(
+        anatomy=model.anatomy,
+        load=replace(load, tp=1),
+        peaks=peaks,
+        weights=form,
+        element=element,
+        tp=tp,
+        compute_share=compute_share,
+        memory_share=memory_share,
+        whole_head=whole_head,
+    )
+
+
+def peaks_of(
+    device: Device | None,
+    *,
+    flop_per_s: float | None = None,
+    bytes_per_s: float | None = None,
+    link_bytes_per_s: float | None = None,
+) -> Peaks:
+    """A device's peaks, or rates that replace them; what is not known is an InputError."""
+    flop = flop_per_s or (_best(device) if device else None)
+    bandwidth = bytes_per_s or (device.bandwidth if device else None)
+    if not flop or not bandwidth:
+        missing = "--device h100" if device is None else "--flop-rate and --bandwidth"
         raise InputError(
-            f"no weight format is called {quant!r}",
-            hint=f"known: {', '.join(QUANTISED)}, or a dtype",
+            f"the peaks are not known: give {missing}", hint="`llmcalc list devices` shows all"
         )
-    n_bytes, per, _ = QUANTISED[quant]
-    return Format(wide, Fraction(n_bytes, per))
+    link = link_bytes_per_s or (device.link if device else None)
+    return Peaks(flop_per_s=flop, bytes_per_s=bandwidth, link_bytes_per_s=link)
 
 
-def weight_reads(anatomy: Anatomy, form: Format, tokens: int = 1, tp: int = 1) -> int:
-    """Bytes of weights that one device reads for ``tokens`` tokens: matrices once, of experts those that are hit.
+def _best(device: Device) -> float | None:
+    """The rate for 16-bit matrices, in which weights of any format are multiplied.
 
-    The lookup of the embedding is left out; a tied head is read all the same. Norms and routers are on every device.
+    Where an engine multiplies in fewer bits, the caller says so.
     """
-    total = Fraction(0)
-    for w in anatomy.weights:
-        if w.op == "lookup" or not in_text(w) or (w.buffer and w.op == "state"):
-            continue
-        elements = Fraction(int(w.layers.count * w.per_layer)) * _hit(w, tokens)
-        total += elements * _bytes_each(w, form) / _devices(w, form, tp)
-    return ceil(total)
+    rates = (device.flops.get(kind) for kind in ("bf16", "fp16", "fp32"))
+    return next((float(rate) for rate in rates if rate), None)
+
+
+def weight_reads(
+    anatomy: Anatomy, form: Format, tokens: int = 1, tp: int = 1, *, whole_head: bool = False
+) -> int:
+    """Bytes of weights that one device reads for some tokens: matrices once, of experts those hit.
+
+    The lookup of the embedding is left out; a tied head is read all the same. ``whole_head`` says
+    that every device reads all of the head.
+    """
+    pieces = stored(anatomy, form, tp)
+    heads = stored(anatomy, form) if whole_head else pieces
+    tied = {w.tied_to for w in anatomy.text if w.tied_to and w.is_matrix}
+    read = Fraction(0)
+    for piece in pieces:
+        weight = piece.weight
+        passed = weight.text and weight.op != "lookup" and weight.role != "head"
+        if passed and not (weight.buffer and weight.op == "state"):
+            read += int(piece.n_bytes) * _hit(weight, tokens)
+    for piece in heads:
+        if piece.weight.role == "head" or piece.weight.name in tied:
+            read += int(piece.n_bytes)
+    return ceil(read)
 
 
 def _hit(weight: Weight, tokens: int) -> Fraction:
     """The share of a weight's experts that some tokens pass through: 1 - (1 - k/E)^tokens."""
-    if weight.experts <= 1 or weight.active >= weight.experts:
+    if not weight.routed or weight.active >= weight.experts:
         return Fraction(1)
     missed = 1 - Fraction(int(weight.active), int(weight.experts))
     return 1 - missed**tokens if tokens <= 64 else Fraction(1 - float(missed) ** tokens)
-
-
-def mixed_format(anatomy: Anatomy, file_type: str, wide: int) -> Format:
-    """The format of a GGUF file type: every weight in what llama.cpp's quantiser gives it."""
-    sums: dict[str, tuple[int, int]] = {}
-    for t in mix(anatomy, file_type):
-        n_bytes, elements = sums.get(t.weight.name, (0, 0))
-        sums[t.weight.name] = (n_bytes + t.n_bytes, elements + t.elements)
-    return Format(wide, each={name: Fraction(*pair) for name, pair in sums.items()})
-
-
-def _bytes_each(weight: Weight, form: Format) -> Fraction:
-    if form.each is not None:
-        return form.each.get(weight.tied_to or weight.name, Fraction(form.wide))
-    packs = quantisable(weight) or (weight.role == "head" and form.head and weight.op == "matmul")
-    return form.packed if form.packed is not None and packs else Fraction(form.wide)
-
-
-def _devices(weight: Weight, form: Format, tp: int) -> int:
-    if weight.role == "head":
-        return 1 if form.whole_head else tp
-    return tp if SPLIT.get(weight.role) and weight.op != "scale" else 1
 
 
 def kv_reads(ask: Ask, context: int) -> int:
@@ -156,37 +176,41 @@ def link_bytes(anatomy: Anatomy, tokens: int, tp: int, element: int = 2) -> int:
     """Bytes that one device sends for tensor parallelism: two all-reduces per layer, 2·(tp - 1)/tp each."""
     if tp == 1:
         return 0
-    sums = [
-        w for w in anatomy.weights if w.role in ("attn.o", "mlp.down", "ssm.out") and in_text(w)
-    ]
+    sums = [w for w in anatomy.text if w.role in ("attn.o", "mlp.down", "ssm.out")]
     layers = {(w.role.split(".")[0], i) for w in sums for i in w.layers.indices}
-    width = next((int(w.shape[1 if w.transposed else 0]) for w in sums), 0)
+    width = anatomy.d_model
     return 2 * (tp - 1) * len(layers) * tokens * width * element // tp
 
 
 def _step(ask: Ask, flop: int, weights: int, kv: int, tokens: int) -> Step:
-    link = link_bytes(ask.anatomy, tokens, ask.tp, ask.form.wide)
+    link = link_bytes(ask.anatomy, tokens, ask.tp, ask.element)
     rate = ask.peaks.link_bytes_per_s
     if link and not rate:
         raise InputError(
             "the device's link is not known, which tensor parallelism needs", hint="--link 450GB"
         )
+    compute_rate = ask.peaks.flop_per_s * ask.compute_share
+    memory_rate = ask.peaks.bytes_per_s * ask.memory_share
     return Step(
-        flop // ask.tp,
-        weights,
-        kv,
-        link,
-        flop / ask.tp / (ask.peaks.flop_per_s * ask.compute_share),
-        (weights + kv) / (ask.peaks.bytes_per_s * ask.memory_share),
-        link / rate if rate else 0.0,
-        tokens,
+        flop=flop // ask.tp,
+        weight_bytes=weights,
+        kv_bytes=kv,
+        link_bytes=link,
+        compute_s=flop / ask.tp / compute_rate,
+        memory_s=(weights + kv) / memory_rate,
+        link_s=link / rate if rate else 0.0,
+        tokens=tokens,
     )
+
+
+def _reads(ask: Ask, tokens: int) -> int:
+    return weight_reads(ask.anatomy, ask.weights, tokens, ask.tp, whole_head=ask.whole_head)
 
 
 def decode(ask: Ask) -> Step:
     """One token of every sequence: weights read once, and every sequence's cache."""
     batch, context = int(ask.load.batch), int(ask.load.context)
-    reads = weight_reads(ask.anatomy, ask.form, batch, ask.tp)
+    reads = _reads(ask, batch)
     return _step(
         ask, batch * decode_flop(ask.anatomy, context), reads, kv_reads(ask, context), batch
     )
@@ -196,7 +220,7 @@ def prefill(ask: Ask) -> Step:
     """The prompts of every sequence at once, attention causal; the cache is written once."""
     batch, context = int(ask.load.batch), int(ask.load.context)
     tokens = batch * context
-    reads = weight_reads(ask.anatomy, ask.form, tokens, ask.tp)
+    reads = _reads(ask, tokens)
     return _step(
         ask, batch * forward_flop(ask.anatomy, context), reads, kv_reads(ask, context), tokens
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from llmcalc.anatomy import Anatomy, Mixer, Part, Weight
 from llmcalc.dims import Dim, least, product, total
-from llmcalc.parallel import TOWERS
 from llmcalc.questions.layer_plan import by_slot, inside, stem
 
 Shape = tuple[Dim, ...]
@@ -80,7 +79,7 @@ def left_out(anatomy: Anatomy) -> list[Weight]:
 def _on_the_way(part: Part) -> bool:
     if isinstance(part, Mixer):
         return part.kind != "none" or bool(part.layers.indices)
-    return not part.extra and not part.role.startswith((*TOWERS, "projector"))
+    return part.text
 
 
 def _runs(parts: Sequence[Part]) -> list[tuple[list[Part], list[Part]]]:
@@ -106,11 +105,7 @@ def _runs(parts: Sequence[Part]) -> list[tuple[list[Part], list[Part]]]:
 
 def _residual(stack: Sequence[Part], a: Ask) -> Shape:
     widths = [w.shape[-1] for w in stack if isinstance(w, Weight) and w.role == "norm"]
-    outs = [
-        w.shape[1 if w.transposed else 0]
-        for w in stack
-        if isinstance(w, Weight) and w.role in ("attn.o", "mlp.down")
-    ]
+    outs = [w.outputs for w in stack if isinstance(w, Weight) and w.role in ("attn.o", "mlp.down")]
     return (a.batch, a.tokens, (widths or outs or [Dim(0)])[0])
 
 
@@ -170,12 +165,12 @@ def _normed(w: Weight, a: Ask, mixer: Mixer | None) -> Shape:
 
 
 def _matmul(w: Weight, slot: str, a: Ask, mixer: Mixer | None, params: Dim) -> Step:
-    out, inn = (w.shape[-1], w.shape[-2]) if w.transposed else (w.shape[0], w.shape[-1])
+    out, inn = w.outputs, w.inputs
     if w.op == "conv":
         flop = 2 * a.batch * a.tokens * product(list(w.shape))
         return Step("convolution", w.name, slot, (a.batch, a.tokens, out), params=params, flop=flop)
     rows = a.batch * (a.seen if w.role == "attn.kv_b" else a.tokens)
-    routed = w.experts > 1 or w.stacked
+    routed = w.routed
     flop = 2 * rows * (w.active if routed else Dim(1)) * out * inn
     shape: Shape = (
         (rows * w.active, out)
@@ -201,8 +196,7 @@ def _heads_of(w: Weight, mixer: Mixer | None) -> tuple[Dim, Dim] | None:
         "attn.v": (mixer.n_kv_heads, mixer.d_v),
     }
     found = known.get(w.role)
-    out = w.shape[-1] if w.transposed else w.shape[0]
-    return found if found is not None and found[0] * found[1] == out else None
+    return found if found is not None and found[0] * found[1] == w.outputs else None
 
 
 def _activated(w: Weight, step: Step) -> Step:

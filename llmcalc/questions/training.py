@@ -8,153 +8,19 @@ for Hugging Face's Llama, measured byte for byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import Literal
 
 from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.dims import product
 from llmcalc.errors import InputError
-from llmcalc.parallel import fewer_experts, n_decoder_layers, one_rank, stage
+from llmcalc.formats.stored import Format
+from llmcalc.formats.stored import stored as stored_as
+from llmcalc.parallel import fewer_experts, one_rank, stage
+from llmcalc.questions.activations import activations
 from llmcalc.questions.adapters import added
-from llmcalc.questions.flops import in_text
-
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-
-
-@dataclass(frozen=True, slots=True)
-class Optimizer:
-    """Bytes of state per element, as multiples of a moment's bytes, and how it treats what is no matrix.
-
-    ``eight_bit`` keeps each moment in one byte and a float32 per 256, but in 32 bits for tensors under 4,096 elements;
-    ``factored`` keeps a row and a column per matrix; ``matrices`` applies to them alone, the rest is AdamW's.
-    """
-
-    moments: int
-    eight_bit: bool = False
-    factored: bool = False
-    matrices: bool = False
-
-
-OPTIMIZERS: Mapping[str, Optimizer] = {
-    "sgd": Optimizer(0),
-    "momentum": Optimizer(1),
-    "adam": Optimizer(2),
-    "adamw": Optimizer(2),
-    "adamw8bit": Optimizer(2, eight_bit=True),
-    "adafactor": Optimizer(1, factored=True),
-    "adagrad": Optimizer(1),
-    "lion": Optimizer(1),
-    "lion8bit": Optimizer(1, eight_bit=True),
-    "muon": Optimizer(1, matrices=True),
-}
-_SMALL = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """A framework's convention: bytes per parameter of each state, and which formula its activations follow.
-
-    ``cast`` is a 16-bit copy of weights that is alive in forward and backward (autocast); ``adapter`` the bytes of an
-    adapter's parameter, gradient and moment each; ``extra`` whether the step makes one more copy of what it updates.
-    """
-
-    weights: int
-    grads: int
-    master: int
-    moment: int
-    activations: Literal["hf", "megatron", "torchtitan"]
-    source: str
-    cast: int = 0
-    adapter: int = 4
-    extra: bool = False
-
-
-PROFILES: Mapping[str, Profile] = {
-    "zero": Profile(
-        2, 2, 4, 4, "megatron", "ZeRO's K = 12 (arXiv 1910.02054): 16 bytes per parameter"
-    ),
-    "megatron": Profile(
-        2, 4, 4, 4, "megatron", "Megatron-LM: gradients in float32, 18 bytes per parameter"
-    ),
-    "deepspeed": Profile(
-        2,
-        6,
-        4,
-        4,
-        "megatron",
-        "DeepSpeed's estimators: both gradient copies, 20 bytes per parameter",
-    ),
-    "accelerate": Profile(
-        4,
-        4,
-        0,
-        4,
-        "hf",
-        "Hugging Face Trainer under autocast: float32 weights, 16 bytes per parameter",
-        2,
-        4,
-        True,
-    ),
-    "torchtitan": Profile(
-        4, 4, 0, 4, "torchtitan", "torchtitan: float32 sharded, gathered in bfloat16"
-    ),
-    "torchtune": Profile(2, 2, 0, 2, "hf", "torchtune: everything in bfloat16, adapters too", 0, 2),
-    "bf16": Profile(
-        2, 2, 0, 2, "hf", "everything in bfloat16: moments too, 8 bytes per parameter", 0, 4, True
-    ),
-    "fp32": Profile(4, 4, 0, 4, "hf", "everything in float32: 16 bytes per parameter", 0, 4, True),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a model is trained. ``packed`` is bytes per element of a frozen, quantised base (QLoRA); ``keep_grads`` says
-    whether gradients stay allocated between steps."""
-
-    like: str = "accelerate"
-    optimizer: str = "adamw"
-    tokens: int = 2048
-    micro_batch: int = 1
-    recompute: Recompute = "none"
-    zero: int = 0
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    interleave: int = 1
-    sequence_parallel: bool = True
-    eager: bool = False
-    keep_grads: bool = False
-    loss_chunks: int = 1
-    lora_rank: int = 0
-    lora_targets: tuple[str, ...] = ()
-    dora: bool = False
-    packed: Fraction | None = None
-    offload: bool = False
-
-    @property
-    def profile(self) -> Profile:
-        """The convention it follows."""
-        return PROFILES[self.like]
-
-    @property
-    def local_tokens(self) -> int:
-        """Tokens of one micro-batch that one rank sees."""
-        return self.tokens * self.micro_batch // self.cp
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One kind of memory on the fullest rank; ``exact`` tells states from what follows a formula of somebody's code."""
-
-    name: str
-    n_bytes: int
-    why: str
-    exact: bool = True
+from llmcalc.questions.recipe import OPTIMIZERS, PROFILES, RECOMPUTE, SMALL, Optimizer, Part, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +101,8 @@ def check(r: Recipe, anatomy: Anatomy) -> None:
                 f"--lora-targets {target!r} is nothing of this model",
                 hint=f"known: {', '.join(TARGETS)}",
             )
-    if n_decoder_layers(anatomy) < r.pp:
-        raise InputError(f"--pp {r.pp} stages for {n_decoder_layers(anatomy)} layers")
+    if anatomy.n_layers < r.pp:
+        raise InputError(f"--pp {r.pp} stages for {anatomy.n_layers} layers")
 
 
 def rank_of(r: Recipe, anatomy: Anatomy, index: int = 0) -> Anatomy:
@@ -248,16 +114,14 @@ def rank_of(r: Recipe, anatomy: Anatomy, index: int = 0) -> Anatomy:
 
 def stored(anatomy: Anatomy) -> list[Weight]:
     """The weights that are parameters here, tied ones once."""
-    return [w for w in anatomy.weights if w.counted and in_text(w)]
+    return [w for w in anatomy.text if w.counted]
 
 
 def adapters(r: Recipe, anatomy: Anatomy) -> int:
     """Parameters of LoRA or DoRA on every matrix inside the layers that is adapted."""
 
     def rank_of(weight: Weight) -> int:
-        fits = (
-            weight.op == "matmul" and "{layer}" in weight.name and _targeted(weight, r.lora_targets)
-        )
+        fits = weight.op == "matmul" and weight.in_stack and _targeted(weight, r.lora_targets)
         return r.lora_rank if fits else 0
 
     return sum(int(x.params) for x in added(anatomy, rank_of, r.dora))
@@ -300,10 +164,10 @@ def optimizer_bytes(o: Optimizer, weights: Sequence[Weight], moment: int) -> int
         copies = elements // each if each else 0
         two = len(w.shape) == 2
         if o.factored and two:
-            total += 4 * (int(w.shape[0]) + int(w.shape[1])) * copies
-        elif o.eight_bit and each >= _SMALL:
+            total += 4 * (int(w.inputs) + int(w.outputs)) * copies
+        elif o.eight_bit and each >= SMALL:
             total += o.moments * Fraction(elements) * (1 + Fraction(4, 256))
-        elif o.matrices and not (two and "{layer}" in w.name):
+        elif o.matrices and not (two and w.in_stack):
             total += 2 * moment * elements
         else:
             total += o.moments * (4 if o.eight_bit else moment) * elements
@@ -318,13 +182,11 @@ def train(r: Recipe, anatomy: Anatomy) -> Training:
 
 
 def _rank(r: Recipe, anatomy: Anatomy, index: int) -> Training:
-    from llmcalc.questions.activations import activations
-
     here = rank_of(r, anatomy, index)
     weights = stored(here)
     params = sum(int(w.params) for w in weights)
     added = adapters(r, here)
-    states = _states(r, weights, params, added)
+    states = _states(r, here, weights, params, added)
     held = activations(r, anatomy, here, index)
     parts = (*states, *held)
     return Training(parts, _peaks(r, parts, params, added), params + added, added or params)
@@ -335,10 +197,12 @@ def _shards(r: Recipe, stage_of_zero: int) -> int:
     return r.dp * r.cp if r.zero >= stage_of_zero else 1
 
 
-def _states(r: Recipe, weights: Sequence[Weight], params: int, added: int) -> list[Part]:
+def _states(
+    r: Recipe, here: Anatomy, weights: Sequence[Weight], params: int, added: int
+) -> list[Part]:
     p, o = r.profile, OPTIMIZERS[r.optimizer]
     if added:
-        base = params * p.weights if r.packed is None else _packed_bytes(weights, r.packed)
+        base = params * p.weights if r.base is None else _packed_bytes(here, r.base)
         moments = (
             o.moments * p.adapter * added
             if not o.eight_bit
@@ -348,7 +212,7 @@ def _states(r: Recipe, weights: Sequence[Weight], params: int, added: int) -> li
             Part(
                 "weights",
                 -(-base // _shards(r, 3)),
-                "the frozen base" + (", packed" if r.packed else ""),
+                "the frozen base" + (", packed" if r.base else ""),
             ),
             Part(
                 "adapters",
@@ -394,11 +258,9 @@ def _divided(
     return -(-n_bytes(others) // ranks) + -(-n_bytes(routed) // (ranks // r.ep))
 
 
-def _packed_bytes(weights: Sequence[Weight], packed: Fraction) -> int:
-    """A quantised base: matrices inside the layers packed, embeddings, head and norms in 16 bits."""
-    from llmcalc.formats.stored import quantisable
-
-    return ceil(sum(int(w.params) * (packed if quantisable(w) else Fraction(2)) for w in weights))
+def _packed_bytes(here: Anatomy, base: Format) -> int:
+    """A frozen base as its format stores it, buffers too: the text model on this rank."""
+    return sum(int(piece.n_bytes) for piece in stored_as(here, base) if piece.weight.text)
 
 
 def _peaks(r: Recipe, parts: Sequence[Part], params: int, added: int) -> tuple[Peak, ...]:
@@ -447,18 +309,3 @@ def zero_bytes(params: Fraction, dp: int, level: int, optimizer: int = 12) -> Fr
     return params * (
         sum(parts, Fraction(0)) + (optimizer if level < 1 else Fraction(optimizer, dp))
     )
-
-
-__all__ = [
-    "OPTIMIZERS",
-    "PROFILES",
-    "RECOMPUTE",
-    "Recipe",
-    "Training",
-    "adapters",
-    "check",
-    "rank_of",
-    "replace",
-    "train",
-    "zero_bytes",
-]

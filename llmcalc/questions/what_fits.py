@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim
+from llmcalc.engines import choose
 from llmcalc.errors import InputError
 from llmcalc.formats.element import dtype
+from llmcalc.formats.stored import Packed, Plain, named
 from llmcalc.parallel import check_degree, fewer_experts, stage
-from llmcalc.questions.fit import Ask, plan, weights_part
-from llmcalc.questions.kvcache import GGML, base_of, largest
+from llmcalc.questions.fit import Ask, fit, weights_part
+from llmcalc.questions.kvcache import largest
 
 LONGEST, MOST_SEQUENCES, MOST_DEVICES = 2**24, 2**20, 64
 
@@ -30,7 +32,7 @@ class Way:
 def left_over(ask: Ask) -> int | None:
     """Bytes left over, or None where it does not fit for sure or an engine refuses."""
     try:
-        found = plan(ask)
+        found = fit(ask)
     except InputError:
         return None
     return found.pool - found.need if found.verdict == "yes" else None
@@ -44,11 +46,11 @@ def ways(ask: Ask, n_layers: int) -> list[Way]:
 
 def fewest(ask: Ask, n_layers: int) -> Way | None:
     """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of them."""
-    ggml = base_of(ask.engine) in GGML
+    by_layers = choose(ask.engine).engine.by_layers
     for n in (2**i for i in range(MOST_DEVICES.bit_length())):
         for pp in (2**i for i in range(n.bit_length())):
             tp = n // pp
-            if pp > n_layers or (pp > 1 and tp > 8) or (ggml and tp > 1):
+            if pp > n_layers or (pp > 1 and tp > 8) or (by_layers and tp > 1):
                 continue
             left = left_over(replace(ask, tp=tp, pp=pp))
             if left is not None:
@@ -76,22 +78,16 @@ def _most(change: str, at: Callable[[int], Ask], limit: int) -> Way | None:
 
 def narrower(ask: Ask) -> list[Way]:
     """Narrower weights and caches that fit, each alone, then both; the least narrow first."""
-    fp8 = dtype("float8_e4m3fn")
-    eight = dtype("q8_0") if base_of(ask.engine) in GGML else fp8
-    cache = replace(ask.load, key_dtype=eight, value_dtype=eight)
-    tries = [
-        (f"cache in {eight.name}", replace(ask, load=cache)),
-        ("weights in fp8", replace(ask, quant="fp8", stored=None)),
-        ("weights in 4 bits (awq)", replace(ask, quant="awq", stored=None)),
-        (
-            f"weights in fp8, cache in {eight.name}",
-            replace(ask, quant="fp8", load=cache, stored=None),
-        ),
-        (
-            f"weights in 4 bits (awq), cache in {eight.name}",
-            replace(ask, quant="awq", load=cache, stored=None),
-        ),
-    ]
+    engine = choose(ask.engine).engine
+    narrow = dtype(engine.narrow_cache)
+    load = replace(ask.load, key_dtype=narrow, value_dtype=narrow)
+    wide = ask.weights.wide if isinstance(ask.weights, Packed | Plain) else dtype("bfloat16")
+    tries = [(f"cache in {narrow.name}", replace(ask, load=load))]
+    formats = [(text, named(form, wide)) for text, form in engine.narrow_weights]
+    tries += [(text, replace(ask, weights=form)) for text, form in formats]
+    for text, form in formats:
+        both = replace(ask, weights=form, load=load)
+        tries.append((f"{text}, cache in {narrow.name}", both))
     lefts = [(text, left_over(changed)) for text, changed in tries]
     return [Way("format", text, left) for text, left in lefts if left is not None]
 
@@ -111,7 +107,7 @@ def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:
     found = {"tensor": tensor}
     if not any(m.kind in ("cross", "shared") for m in ask.anatomy.mixers):
         found["pipeline"] = {pp: _fullest_stage(whole, pp) for pp in _divisors(n_layers)}
-    experts = max((int(w.experts) for w in ask.anatomy.weights), default=1)
+    experts = ask.anatomy.n_experts
     if experts > 1:
         found["expert"] = {
             ep: _weights(replace(whole, anatomy=fewer_experts(ask.anatomy, ep)))

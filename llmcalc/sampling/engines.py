@@ -12,110 +12,46 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmcalc.engines import ALL, canonical
+from llmcalc.engines.base import Sampling
 from llmcalc.errors import InputError
 from llmcalc.sampling import changes, cuts
 from llmcalc.sampling.candidates import Candidates
 from llmcalc.sampling.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An order of stages, the settings that exist, the defaults, and the rules that differ."""
+    """An engine's name and its rules of sampling, which live with the engine."""
 
     name: str
-    order: tuple[str, ...]
-    settings: frozenset[str]
-    defaults: Mapping[str, float]
-    exactly: bool = False
-    recent: bool = False
-    """Penalties look at the last ``last_n`` tokens, the prompt's too; others count the answer alone."""
-    note: str = ""
+    rules: Sampling
 
 
-_REPEAT = ("logit_bias", "repetition_penalty")
-_COUNTED = ("frequency_penalty", "presence_penalty")
-_DRY = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_breakers")
-_XTC = ("xtc_probability", "xtc_threshold")
-_DYNAMIC = ("dynatemp_range", "dynatemp_exponent")
-_MIROSTAT = ("mirostat", "mirostat_tau")
-_HF_CUTS = ("top_h", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
-
-_CHANGES = ("bias", "repetition", "frequency", "dry")
-_CUTS = ("top-h", "top-k", "top-p", "min-p", "typical-p", "epsilon", "eta")
-
-ENGINES: Mapping[str, Engine] = {
-    e.name: e
-    for e in (
-        Engine(
-            "any",
-            (*_CHANGES, "ngram", "temperature", *_CUTS, "top-n-sigma", "xtc", "mirostat"),
-            frozenset(Settings.__slots__),
-            {},
-            note="no engine: temperature first, as transformers and vLLM have it; T = 0 is greedy, top-k 0 is off",
+ANY = Engine(
+    name="any",
+    rules=Sampling(
+        order=(
+            *("bias", "repetition", "frequency", "dry", "ngram", "temperature"),
+            *("top-h", "top-k", "top-p", "min-p", "typical-p", "epsilon", "eta"),
+            *("top-n-sigma", "xtc", "mirostat"),
         ),
-        Engine(
-            "transformers",
-            ("bias", "repetition", "ngram", "temperature", *_CUTS),
-            frozenset((*_REPEAT, "no_repeat_ngram", "temperature", "min_keep", *_HF_CUTS)),
-            {"top_k": 50},
-            note="transformers 5.24: temperature first, ties at the k-th stay",
-        ),
-        Engine(
-            "vllm",
-            ("bias", "repetition", "frequency", "temperature", "min-p", "top-k", "top-p"),
-            frozenset((*_REPEAT, *_COUNTED, "temperature", "min_p", "top_k", "top_p")),
-            {},
-            note="vLLM 0.33: min-p before top-k and top-p; frequency and presence count the answer alone",
-        ),
-        Engine(
-            "llama.cpp",
-            (
-                *_CHANGES,
-                "top-n-sigma",
-                "top-k",
-                "typical-p",
-                "top-p",
-                "min-p",
-                "xtc",
-                "temperature",
-            ),
-            frozenset(
-                (
-                    *(
-                        *_REPEAT,
-                        *_COUNTED,
-                        *_DRY,
-                        "top_n_sigma",
-                        "top_k",
-                        "typical_p",
-                        "top_p",
-                        "min_p",
-                    ),
-                    *(*_XTC, "temperature", *_DYNAMIC, *_MIROSTAT, "last_n", "min_keep"),
-                )
-            ),
-            {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 0.8},
-            exactly=True,
-            recent=True,
-            note="llama.cpp: cuts at T = 1, temperature last; exactly k tokens; penalties over the last tokens",
-        ),
-        Engine(
-            "openai",
-            ("bias", "frequency", "temperature", "top-p"),
-            frozenset(("logit_bias", *_COUNTED, "temperature", "top_p")),
-            {},
-            note="OpenAI documents the parameters and not their order: temperature before top-p is assumed",
-        ),
-    )
+        settings=frozenset(Settings.__slots__),
+        note="no engine: temperature first, as transformers and vLLM have it; "
+        "T = 0 is greedy, top-k 0 is off",
+    ),
+)
+ENGINES: Mapping[str, Engine] = {"any": ANY} | {
+    name: Engine(name=name, rules=known.sampling)
+    for name, known in ALL.items()
+    if known.sampling is not None
 }
-STAGES = ENGINES["any"].order
+STAGES = ANY.rules.order
 
 
 def engine(name: str) -> Engine:
-    """The engine of that name."""
-    found = ENGINES.get(
-        {"llamacpp": "llama.cpp", "hf": "transformers"}.get(name.lower(), name.lower())
-    )
+    """The engine of that name; a name that is not known is an InputError with those that are."""
+    found = ENGINES.get(canonical(name))
     if found is None:
         raise InputError(f"no engine is called {name!r}", hint=f"known: {', '.join(ENGINES)}")
     return found
@@ -130,17 +66,29 @@ def in_order(like: Engine, names: Sequence[str]) -> Engine:
         )
     if len(set(names)) != len(names):
         raise InputError("--order names a stage twice")
-    return replace(like, order=tuple(names))
+    return replace(like, rules=replace(like.rules, order=tuple(names)))
+
+
+def ordered_as(like: Engine, other: Engine) -> Engine:
+    """The engine's rules in another one's order; stages that the other lacks come last."""
+    rest = [name for name in like.rules.order if name not in other.rules.order]
+    rules = replace(
+        like.rules,
+        order=(*other.rules.order, *rest),
+        exactly=other.rules.exactly,
+        note=f"the order of {other.rules.note}",
+    )
+    return replace(like, rules=rules)
 
 
 def run(e: Engine, s: Settings, logits: Candidates, n_vocab: int) -> list[tuple[str, Candidates]]:
     """The stages that are set, in the engine's order: what each leaves."""
     check(e, s)
-    order = ("bias", "temperature", "mirostat") if s.mirostat and e.recent else e.order
+    order = ("bias", "temperature", "mirostat") if s.mirostat and e.rules.recent else e.rules.order
     missing = sorted(
         _stage_of(n) for n in s.given() if _stage_of(n) in STAGES and _stage_of(n) not in order
     )
-    if missing and not (s.mirostat and e.recent):
+    if missing and not (s.mirostat and e.rules.recent):
         raise InputError(f"--order leaves {missing[0]} out, and it is set")
     found: list[tuple[str, Candidates]] = []
     now = logits
@@ -180,7 +128,7 @@ def _stage_of(setting: str) -> str:
 
 def check(e: Engine, s: Settings) -> None:
     """What the engine does not have, and values that it refuses."""
-    for name in sorted(s.given() - e.settings):
+    for name in sorted(s.given() - e.rules.settings):
         raise InputError(
             f"{e.name} has no --{name.replace('_', '-')}",
             hint="leave --like away to try it all the same",
@@ -195,28 +143,18 @@ def check(e: Engine, s: Settings) -> None:
         "xtc_probability",
     ):
         _within(name, getattr(s, name), 0, 1)
-    _within(
-        "temperature",
-        s.temperature,
-        None if e.recent else 0,
-        2 if e.name in ("vllm", "openai") else None,
-    )
+    least = None if e.rules.recent else 0
+    _within("temperature", s.temperature, least, e.rules.hottest)
     _positive("repetition_penalty", s.repetition_penalty)
     if s.mirostat not in (None, 0, 1, 2):
         raise InputError(f"--mirostat is {s.mirostat}; it is 1 or 2, or 0 for off")
-    if e.name == "transformers":
-        _positive("temperature", s.temperature, "give --greedy for T = 0")
-        _positive("top_k", s.top_k, "transformers has no 0 for off: leave it away")
-        for name in ("top_h", "no_repeat_ngram", "min_keep"):
-            _positive(name, getattr(s, name))
-        for name in ("typical_p", "epsilon_cutoff", "eta_cutoff"):
-            value = getattr(s, name)
-            if value is not None and not 0 < value < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')} is {value:g}; transformers wants it above 0 and below 1"
-                )
-    if e.name == "vllm":
-        _positive("top_p", s.top_p)
+    for name in e.rules.above_zero:
+        _positive(name, getattr(s, name), e.rules.hints.get(name))
+    for name in e.rules.inside:
+        value = getattr(s, name)
+        if value is not None and not 0 < value < 1:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} is {value:g}; {e.name} wants it above 0 and below 1")
 
 
 def _within(name: str, value: float | None, least: float | None, most: float | None) -> None:
@@ -247,7 +185,7 @@ Stage = Callable[[Candidates, Settings, Engine, int], Candidates | None]
 
 def _recent(s: Settings, e: Engine) -> tuple[int, ...]:
     """llama.cpp's penalties look at the last 64 tokens, whoever wrote them; -1 is all."""
-    if not e.recent and s.last_n is None:
+    if not e.rules.recent and s.last_n is None:
         return (*s.prompt, *s.output)
     n = 64 if s.last_n is None else s.last_n
     tokens = (*s.prompt, *s.output)
@@ -265,7 +203,7 @@ def _repetition(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | N
 def _frequency(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
     if s.frequency_penalty is None and s.presence_penalty is None:
         return None
-    counted = Counter(_recent(s, e) if e.recent else s.output)
+    counted = Counter(_recent(s, e) if e.rules.recent else s.output)
     return changes.frequency(c, counted, s.frequency_penalty or 0.0, s.presence_penalty or 0.0)
 
 
@@ -285,21 +223,24 @@ def _temperature(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | 
         )
     if t is None:
         return None
-    if e.name == "vllm":
-        t = 0.0 if t < 1e-5 else max(t, 0.01)
+    if e.rules.coldest is not None:
+        greedy, least = e.rules.coldest
+        t = 0.0 if t < greedy else max(t, least)
     return changes.temperature(c, t)
 
 
 def _top_k(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
     if s.top_k is None:
         return None
-    return c if s.top_k <= 0 else cuts.top_k(c, max(s.top_k, s.min_keep or 1), exactly=e.exactly)
+    return (
+        c if s.top_k <= 0 else cuts.top_k(c, max(s.top_k, s.min_keep or 1), exactly=e.rules.exactly)
+    )
 
 
 def _top_p(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
     if s.top_p is None:
         return None
-    return cuts.top_p(c, s.top_p, min_keep=s.min_keep or 1, last_of_equals=not e.exactly)
+    return cuts.top_p(c, s.top_p, min_keep=s.min_keep or 1, last_of_equals=not e.rules.exactly)
 
 
 def _xtc(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
@@ -343,7 +284,7 @@ _APPLY: Mapping[str, Stage] = {
     "min-p": _if_set("min_p", lambda c, v, s, e: cuts.min_p(c, v, min_keep=s.min_keep or 1)),
     "typical-p": _if_set(
         "typical_p",
-        lambda c, v, s, e: cuts.typical_p(c, v, strict=e.exactly, min_keep=s.min_keep or 1),
+        lambda c, v, s, e: cuts.typical_p(c, v, strict=e.rules.exactly, min_keep=s.min_keep or 1),
     ),
     "epsilon": _if_set(
         "epsilon_cutoff", lambda c, v, s, e: cuts.epsilon_cutoff(c, v, min_keep=s.min_keep or 1)

@@ -109,8 +109,8 @@ def test_the_stages_are_the_ones_of_transformers() -> None:
 def test_orders_are_those_of_the_engines() -> None:
     """transformers: generation/utils.py; vLLM: v1/sample/sampler.py; llama.cpp: common/common.h's samplers."""
     cut = ("temperature", "top-h", "top-k", "top-p", "min-p", "typical-p", "epsilon", "eta")
-    assert ENGINES["transformers"].order[-8:] == cut
-    assert ENGINES["vllm"].order == (
+    assert ENGINES["transformers"].rules.order[-8:] == cut
+    assert ENGINES["vllm"].rules.order == (
         "bias",
         "repetition",
         "frequency",
@@ -120,10 +120,10 @@ def test_orders_are_those_of_the_engines() -> None:
         "top-p",
     )
     tail = ("top-n-sigma", "top-k", "typical-p", "top-p", "min-p", "xtc", "temperature")
-    assert ENGINES["llama.cpp"].order[-7:] == tail
+    assert ENGINES["llama.cpp"].rules.order[-7:] == tail
     with pytest.raises(InputError, match="temprature"):
         in_order(ENGINES["any"], ["temprature"])
-    assert {e.name for e in ENGINES.values() if set(e.order) <= set(STAGES)} == set(ENGINES)
+    assert {e.name for e in ENGINES.values() if set(e.rules.order) <= set(STAGES)} == set(ENGINES)
 
 
 def test_mirostat_replaces_the_cuts_in_llama_cpp() -> None:

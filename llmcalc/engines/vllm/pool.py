@@ -13,21 +13,20 @@ from llmcalc.engines.cache import Cache, Load, Row, kind_of, shared_heads, state
 from llmcalc.errors import InputError
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What changed between versions: batches in flight that a window must survive, and when unequal groups merge."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRules:
+    """What changed between versions.
+
+    ``in_flight`` are the batches that a window must survive; groups of layers take the larger size
+    while ``largest · merge[1] < smallest · merge[0]``.
+    """
 
     name: str
     in_flight: int
     merge: tuple[int, int]
-    """Groups take the larger size while largest · merge[1] < smallest · merge[0]."""
 
 
-NEWEST = Rules("vLLM 0.16 to 0.33 (v1/core/kv_cache_utils.py)", 2, (3, 2))
-OLDER = Rules("vLLM 0.9 to 0.15 (V1): one batch in flight, groups merge under 1.25", 1, (5, 4))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What one layer asks of the pool: bytes of a page, tokens in it, pages per sequence."""
 
@@ -69,13 +68,23 @@ def _check(anatomy: Anatomy, load: Load) -> None:
         )
 
 
-def vllm(anatomy: Anatomy, load: Load, rules: Rules = NEWEST) -> Cache:
+def pool(anatomy: Anatomy, load: Load, rules: PoolRules) -> Cache:
     """The blocks that ``batch`` sequences of ``context`` tokens occupy, in bytes."""
     _check(anatomy, load)
+    if load.in_flight is None:
+        load = replace(load, in_flight=rules.in_flight)
     mixers = [shared_heads(m, load.tp) for m in anatomy.mixers if m.kind not in ("none", "shared")]
-    specs = _specs(mixers, load, rules)
+    specs = _specs(mixers, load)
     if not specs:
-        return Cache("vllm", rules.name, (), Dim(0), Dim(0), Dim(0), Dim(0))
+        return Cache(
+            engine="vllm",
+            rules=rules.name,
+            rows=(),
+            kv_bytes=Dim(0),
+            per_token=Dim(0),
+            state_bytes=Dim(0),
+            tokens_allocated=Dim(0),
+        )
     specs, notes = _unified(specs, load)
     groups = _grouped(specs, rules)
     size = max((_group_bytes(g) for g in groups), key=int)
@@ -85,29 +94,29 @@ def vllm(anatomy: Anatomy, load: Load, rules: Rules = NEWEST) -> Cache:
     wasted = sum(int(size) * int(g[0][0].blocks) for g in groups) - sum(
         int(s.page) * n * int(s.blocks) for g in groups for s, n in g
     )
-    pool = sum(int(size) // s[0][0].block for s in groups if s[0][0].kind != "recurrent")
+    per_token = sum(int(size) // s[0][0].block for s in groups if s[0][0].kind != "recurrent")
     facts: dict[str, int | float | str] = {
         "block_size": specs[0].block,
         "bytes_per_block": int(size),
         "blocks_per_sequence": int(blocks),
         "groups": len(groups),
-        "pool_bytes_per_token": pool,
+        "pool_bytes_per_token": per_token,
         "padding_bytes": wasted * int(load.batch),
     }
     return Cache(
-        "vllm",
-        rules.name,
-        tuple(each),
-        load.batch * (blocks * size),
-        total(r.per_token for r in each),
-        state,
-        dim(int(blocks) * specs[0].block) * load.batch,
-        facts,
-        tuple(notes),
+        engine="vllm",
+        rules=rules.name,
+        rows=tuple(each),
+        kv_bytes=load.batch * (blocks * size),
+        per_token=total(r.per_token for r in each),
+        state_bytes=state,
+        tokens_allocated=dim(int(blocks) * specs[0].block) * load.batch,
+        facts=facts,
+        notes=tuple(notes),
     )
 
 
-def _specs(mixers: list[Mixer], load: Load, rules: Rules) -> list[Spec]:
+def _specs(mixers: list[Mixer], load: Load) -> list[Spec]:
     block = load.block_size or _default_block(mixers)
     specs: list[Spec] = []
     for m in mixers:
@@ -116,16 +125,23 @@ def _specs(mixers: list[Mixer], load: Load, rules: Rules) -> list[Spec]:
                 "the rule of vLLM's cache for compressed attention (DeepSeek-V4) is not known"
             )
         if m.per_token:
-            specs += _attention(
-                m, load, block, load.in_flight if rules is NEWEST else rules.in_flight
-            )
+            specs += _attention(m, load, block)
     states = [m for m in mixers if m.states and int(_state(m, load))]
     if not states:
         return specs
     if not specs:
         page = max(int(_state(m, load)) for m in states)
         return [
-            Spec("recurrent", Dim(0), int(load.context), _state_blocks(load), 0, m.layers, m, page)
+            Spec(
+                kind="recurrent",
+                token=Dim(0),
+                block=int(load.context),
+                blocks=_state_blocks(load),
+                window=0,
+                layers=m.layers,
+                mixer=m,
+                padded=page,
+            )
             for m in states
         ]
     return _with_states(specs, states, load)
@@ -136,28 +152,38 @@ def _default_block(mixers: list[Mixer]) -> int:
     return 64 if any(m.kind == "latent" for m in mixers) else 16
 
 
-def _attention(m: Mixer, load: Load, block: int, in_flight: int) -> list[Spec]:
+def _attention(m: Mixer, load: Load, block: int) -> list[Spec]:
     """The pages of one kind of attention layer; an indexer's keys are layers of their own."""
     token = token_bytes(replace(m, index_keys=Dim(0)), load)
     spec = [
         Spec(
-            kind_of(m),
-            token,
-            block,
-            _blocks(m, load, block, in_flight),
-            int(m.window or 0),
-            m.layers,
-            m,
+            kind=kind_of(m),
+            token=token,
+            block=block,
+            blocks=_blocks(m, load, block),
+            window=int(m.window or 0),
+            layers=m.layers,
+            mixer=m,
         )
     ]
     if m.index_keys:
         # one byte per element and a float32 scale per 128 of them
         index = m.index_keys + ceil_div(m.index_keys, 128) * 4
-        spec.append(Spec("index", index, block, ceil_div(load.context, block), 0, m.layers, m))
+        spec.append(
+            Spec(
+                kind="index",
+                token=index,
+                block=block,
+                blocks=ceil_div(load.context, block),
+                window=0,
+                layers=m.layers,
+                mixer=m,
+            )
+        )
     return spec
 
 
-def _blocks(m: Mixer, load: Load, block: int, in_flight: int) -> Dim:
+def _blocks(m: Mixer, load: Load, block: int) -> Dim:
     """Pages of one sequence at most: a window may begin inside a page and must survive the batches in flight."""
     if m.kind == "cross":
         return ceil_div(
@@ -165,7 +191,7 @@ def _blocks(m: Mixer, load: Load, block: int, in_flight: int) -> Dim:
         )
     if m.window is None:
         return ceil_div(load.context, block)
-    flying = Dim(in_flight * load.batched_tokens, "tokens_in_flight")
+    flying = Dim((load.in_flight or 1) * load.batched_tokens, "tokens_in_flight")
     if m.chunked:
         return ceil_div(least(m.window + flying, load.context), block)
     return ceil_div(least(m.window - 1 + flying, load.context), block) + 1
@@ -187,13 +213,20 @@ def _with_states(specs: list[Spec], states: list[Mixer], load: Load) -> list[Spe
     largest = max(int(_state(m, load)) for m in states)
     block = least_block * -(-largest // (least_block * per_token))
     page = per_token * block
-    grown = [
-        replace(s, block=block, blocks=_blocks(s.mixer, load, block, load.in_flight)) for s in specs
-    ]
+    grown = [replace(s, block=block, blocks=_blocks(s.mixer, load, block)) for s in specs]
     return [
         *grown,
         *(
-            Spec("recurrent", Dim(0), block, _state_blocks(load), 0, m.layers, m, page)
+            Spec(
+                kind="recurrent",
+                token=Dim(0),
+                block=block,
+                blocks=_state_blocks(load),
+                window=0,
+                layers=m.layers,
+                mixer=m,
+                padded=page,
+            )
             for m in states
         ),
     ]
@@ -215,9 +248,7 @@ def _unified(specs: list[Spec], load: Load) -> tuple[list[Spec], list[str]]:
             out.append(s)
         elif not rest:
             block = s.block * times
-            blocks = (
-                _blocks(s.mixer, load, block, load.in_flight) if s.kind != "recurrent" else s.blocks
-            )
+            blocks = _blocks(s.mixer, load, block) if s.kind != "recurrent" else s.blocks
             out.append(replace(s, block=block, blocks=blocks))
         elif s.kind in ("latent", "index"):
             raise InputError("vLLM cannot pad pages of latent attention to those of other layers")
@@ -232,7 +263,7 @@ def _unified(specs: list[Spec], load: Load) -> tuple[list[Spec], list[str]]:
 Group = list[tuple[Spec, int]]
 
 
-def _grouped(specs: list[Spec], rules: Rules) -> list[Group]:
+def _grouped(specs: list[Spec], rules: PoolRules) -> list[Group]:
     """Layers of one rule in groups of equal size; one group for all where they differ in page size alone."""
     if (
         len(
@@ -266,14 +297,20 @@ def _row(s: Spec, load: Load) -> Row:
     """What the layers of one rule occupy, before groups are padded."""
     count = s.layers.count
     if s.kind == "recurrent":
-        return Row("recurrent", s.layers, None, Dim(0), count * load.batch * s.blocks * s.page)
+        return Row(
+            kind="recurrent",
+            layers=s.layers,
+            tokens=None,
+            kv_bytes=Dim(0),
+            state_bytes=count * load.batch * s.blocks * s.page,
+        )
     grows = s.window == 0 and s.kind != "cross"
     per_token = count * s.token if grows else Dim(0)
     return Row(
-        s.kind,
-        s.layers,
-        s.blocks * s.block,
-        count * load.batch * s.blocks * s.page,
-        Dim(0),
-        per_token,
+        kind=s.kind,
+        layers=s.layers,
+        tokens=s.blocks * s.block,
+        kv_bytes=count * load.batch * s.blocks * s.page,
+        state_bytes=Dim(0),
+        per_token=per_token,
     )

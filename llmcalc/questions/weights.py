@@ -1,0 +1,91 @@
+"""In which format a model's weights are: as its files hold them, as its config says, or as asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmcalc.anatomy import Anatomy
+from llmcalc.formats.scheme import published
+from llmcalc.formats.stored import Checkpoint, Format, Packed, Plain, named
+from llmcalc.questions.check import Difference, Result, Want, compare, promised
+from llmcalc.sources import gguf
+from llmcalc.sources.header import Header, is_buffer
+from llmcalc.sources.model import Model
+
+
+def format_of(model: Model, asked: str | None = None) -> Format:
+    """The format of a model's weights.
+
+    One that is asked for by name comes first; else a checkpoint that is there is counted by its own
+    header, and without one the config's quantisation decides, or its dtype.
+    """
+    if asked is not None:
+        return named(asked, model.wide)
+    if model.header is not None and model.raw is not None:
+        return checkpoint(model, model.header)
+    packed = published(model.quantisation)
+    if packed is None:
+        return Plain(wide=model.wide)
+    scheme, packing = packed
+    return Packed(scheme=scheme, packing=packing, wide=model.wide)
+
+
+def checkpoint(model: Model, header: Header) -> Checkpoint:
+    """What a checkpoint holds of every weight, layer by layer, scales and tables with their matrix."""
+    owners = compared(model, header).owners
+    held: dict[tuple[str, int], tuple[int, int, str]] = {}
+    largest: dict[tuple[str, int], int] = {}
+    beside = 0
+    for name, stored in header.tensors.items():
+        want = owners.get(name)
+        if want is None:
+            beside += stored.n_bytes
+            continue
+        # what is tied and stored all the same lies beside the weight that it is tied to
+        place = (want.weight.tied_to or want.weight.name, want.layer)
+        n_bytes, elements, kind = held.get(place, (0, int(want.weight.per_layer), stored.dtype))
+        if stored.n_bytes > largest.get(place, 0):
+            largest[place], kind = stored.n_bytes, stored.dtype
+        held[place] = (n_bytes + stored.n_bytes, elements, kind)
+    return Checkpoint(held=held, beside=beside)
+
+
+def compared(model: Model, header: Header) -> Result:
+    """A checkpoint beside what its config promises, under the names that the file's format uses."""
+    have = {name: tensor.shape for name, tensor in header.tensors.items()}
+    buffers = {name: is_buffer(name, tensor) for name, tensor in header.tensors.items()}
+    if header.format == "gguf":
+        wants = gguf_promises(model.anatomy)
+        wants = {n: w for n, w in wants.items() if not w.weight.tied_to or n in have}
+        return compare(wants, have, buffers)
+    more = (model.raw or {}).get("num_nextn_predict_layers") or 0
+    result = compare(
+        promised(model.anatomy),
+        have,
+        buffers,
+        model.quantisation,
+        more if isinstance(more, int) else 0,
+    )
+    absent = tuple(
+        Difference("absent", name, f"the index places it in {shard}, which does not hold it", 1)
+        for name, shard in header.absent.items()
+    )
+    told = set(header.absent)
+    others = [d for d in result.differences if not (d.kind == "missing" and d.where in told)]
+    return replace(result, differences=(*absent, *others))
+
+
+def gguf_promises(anatomy: Anatomy) -> dict[str, Want]:
+    """Every tensor that a GGUF of the model should hold, under its name there."""
+    return {
+        name: Want(shape, weight, layer)
+        for name, (shape, weight, layer) in gguf.promised(anatomy).items()
+    }
+
+
+def stays_wide(form: Format) -> str | None:
+    """What a scheme leaves alone, in words; None of a format that leaves nothing."""
+    if not isinstance(form, Packed):
+        return None
+    left = "norms and routers" if form.scheme.embeddings else "embeddings, head, norms and routers"
+    return f"weights as {form.name}: {form.scheme.formula}; {left} stay {form.wide.name}"
