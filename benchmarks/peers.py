@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmcalc.families import anatomy, config_for
-from llmcalc.formats.layout import LAYOUTS
+from llmcalc.formats.scheme import full_name, layout
 from llmcalc.questions.check import promised
 from llmcalc.sources import presets
 from llmcalc.units import size
@@ -31,6 +31,7 @@ from tests.sources.fake_hub import Hub, serving
 
 RUNS, LIMIT_SECONDS, CONTEXT = 3, 120.0, 8192
 SHARD_BYTES = 5_000_000_000
+SAFETENSORS = {"float8_e4m3fn": "F8_E4M3", "float32": "F32", "uint8": "U8"}
 BYTES = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "U8": 1}
 
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
@@ -96,16 +97,20 @@ def tensors_of(model: Published) -> Tensors:
     raw, found = config_of(model), Tensors()
     quantised = raw.get("quantization_config") or {}
     method = quantised.get("quant_method", "")
+    packed = layout(quantised)
     plain = "F32" if model.preset == "gpt2" else "BF16"
     for name, want in promised(anatomy(config_for(raw))).items():
         if want.weight.tied_to:
             continue
-        if (method == "fp8" and "_proj" in name) or (
-            method == "mxfp4" and name.endswith(("up_proj", "down_proj"))
-        ):
-            dtypes = ("F8_E4M3", "F32") if method == "fp8" else ("U8", "U8")
-            parts = [(n, s) for n, s in LAYOUTS[method](name, want.shape, quantised).items() if s]
-            found |= {n: (dtype, shape) for dtype, (n, shape) in zip(dtypes, parts, strict=True)}
+        ends = ("up_proj", "down_proj")
+        here = "_proj" in name if method == "fp8" else name.endswith(ends)
+        if packed is not None and here:
+            scheme, packing = packed
+            pieces = scheme.pieces(want.weight.inputs, want.weight.outputs, packing)
+            shapes = scheme.tensors(want.weight, name, packing)
+            for ending, piece in pieces.items():
+                part = full_name(name, ending)
+                found[part] = (SAFETENSORS[piece.dtype], shapes[part])
         else:
             found[name] = ("F32" if want.weight.buffer else plain, want.shape)
     if model.preset == "gpt2":  # its masks are in the file

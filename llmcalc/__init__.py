@@ -13,11 +13,40 @@ if TYPE_CHECKING:
     from llmcalc.anatomy import Anatomy as Anatomy
     from llmcalc.api import load as load
     from llmcalc.dims import Dim as Dim
+    from llmcalc.errors import InputError as InputError
+    from llmcalc.errors import LlmcalcError as LlmcalcError
+    from llmcalc.questions.load import Settings as Settings
+    from llmcalc.questions.recipe import Recipe as Recipe
+    from llmcalc.tokens import count_texts as count_texts
+    from llmcalc.units import parse_bytes as parse_bytes
+    from llmcalc.units import size as size
 
 __version__ = "0.1.0"
-__all__ = ["Anatomy", "Dim", "__version__", "load"]
-
-_PLACES = {"Anatomy": "anatomy", "Dim": "dims", "load": "api"}
+_PLACES = {
+    "Anatomy": "anatomy",
+    "Dim": "dims",
+    "InputError": "errors",
+    "LlmcalcError": "errors",
+    "Recipe": "questions.recipe",
+    "Settings": "questions.load",
+    "count_texts": "tokens",
+    "load": "api",
+    "parse_bytes": "units",
+    "size": "units",
+}
+__all__ = [
+    "Anatomy",
+    "Dim",
+    "InputError",
+    "LlmcalcError",
+    "Recipe",
+    "Settings",
+    "__version__",
+    "count_texts",
+    "load",
+    "parse_bytes",
+    "size",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -133,4 +133,8 @@ def run() -> None:
     import warnings
 
     warnings.simplefilter("ignore", RuntimeWarning)
-    sys.exit(main())
+    code = main()
+    ranks = sys.modules.get("llmcalc.live.ranks")
+    if ranks is not None:  # one of several processes on one model
+        ranks.leave(code)
+    sys.exit(code)

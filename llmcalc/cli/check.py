@@ -12,12 +12,12 @@ from llmcalc.cli.options.model import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output.progress import Counting
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
-from llmcalc.cli.params.command import describe, quantisation
 from llmcalc.errors import InputError
-from llmcalc.questions.check import Difference, Result, Want, compare, promised
+from llmcalc.questions.check import Result
 from llmcalc.questions.params import parameters
-from llmcalc.sources import Model, gguf, resolve
-from llmcalc.sources.header import Header, is_buffer
+from llmcalc.questions.weights import compared
+from llmcalc.sources import Model, resolve
+from llmcalc.sources.header import Header
 from llmcalc.sources.model import JOBS
 from llmcalc.text import safe
 from llmcalc.units import both, exact, size
@@ -63,7 +63,7 @@ def check(
             hint="name a directory with .safetensors files, a .safetensors or a .gguf file; "
             "pickled .bin and .pt files are not read",
         )
-    result = result_of(found, found.header)
+    result = compared(found, found.header)
     view, wrong = view_of(found, found.header, result, output), 0
     if twin.live and not result.differences:
         view, wrong = check_twin(view, found, ctx, batch, twin)
@@ -93,36 +93,6 @@ def with_config(model: Model, against: str | None) -> Model:
             f"{model.name} has no config.json beside it", hint="name one with `--against MODEL`"
         )
     return model
-
-
-def result_of(model: Model, header: Header) -> Result:
-    """The comparison, under the names that the file's format uses."""
-    have = {name: t.shape for name, t in header.tensors.items()}
-    buffers = {name: is_buffer(name, t) for name, t in header.tensors.items()}
-    raw = model.raw or {}
-    if header.format == "gguf":
-        wants = {
-            name: Want(shape, weight)
-            for name, (shape, weight) in gguf.promised(model.anatomy).items()
-        }
-        wants = {n: w for n, w in wants.items() if not w.weight.tied_to or n in have}
-        return compare(wants, have, buffers)
-    settings = quantisation(raw)
-    extra_layers = raw.get("num_nextn_predict_layers") or 0
-    result = compare(
-        promised(model.anatomy),
-        have,
-        buffers,
-        settings,
-        extra_layers if isinstance(extra_layers, int) else 0,
-    )
-    absent = tuple(
-        Difference("absent", name, f"the index places it in {shard}, which does not hold it", 1)
-        for name, shard in header.absent.items()
-    )
-    told = set(header.absent)
-    others = [d for d in result.differences if not (d.kind == "missing" and d.where in told)]
-    return replace(result, differences=(*absent, *others))
 
 
 def view_of(model: Model, header: Header, result: Result, output: OutputOptions) -> View:
@@ -159,7 +129,7 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
         Column("tensors", "tensors", exact, right=True),
     ]
     notes = [*model.notes, *model.anatomy.notes, *result.notes]
-    return View("check/1", title, columns, rows, facts, notes, describe(model), output.explain)
+    return View("check/1", title, columns, rows, facts, notes, model.about, output.explain)
 
 
 def dtypes_by_role(result: Result, header: Header) -> dict[str, list[str]]:

@@ -134,11 +134,29 @@ def mixers(names: list[str]) -> list[str]:
 
 
 def engines() -> Listing:
-    """Every engine with the rules that its name stands for."""
-    from llmcalc.questions.kvcache import known_rules
+    """Every engine, a row for each set of its rules: which versions, from where, measured on what."""
+    from llmcalc.engines import find, known_rules
 
-    rows = [{"engine": name, "rules": rules} for name, rules in known_rules()]
-    return [Column("engine", "engine"), Column("rules", "rules, and where they come from")], rows
+    rows = [
+        {
+            "engine": name,
+            "rules": rules.name,
+            "source": rules.source,
+            "evidence": rules.evidence,
+            "options": dict(find(name).options),
+            "aliases": list(find(name).aliases),
+        }
+        for name, rules in known_rules()
+    ]
+    columns = [
+        Column("engine", "engine"),
+        Column("rules", "rules, and where they come from"),
+        Column("evidence", "estimates from", lambda e: e or "nothing measured"),
+        Column("source", "source", shown=False),
+        Column("options", "options", shown=False),
+        Column("aliases", "also called", shown=False),
+    ]
+    return columns, rows
 
 
 def devices() -> Listing:

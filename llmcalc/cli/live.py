@@ -82,18 +82,18 @@ def kv_twin(
     view: View, model: Model, load: Load, engine: str, twin: TwinOptions
 ) -> tuple[View, int]:
     """``kvcache`` with the cache really allocated."""
+    from llmcalc.engines import find
     from llmcalc.live.cache import allocate
     from llmcalc.live.device import choose
     from llmcalc.live.files import held_bytes
     from llmcalc.live.load import no_memory
     from llmcalc.live.measure import memory
-    from llmcalc.questions.kvcache import base_of
 
     device = choose(twin.device)
     predicted = next(int(f.value) for f in view.facts if f.key == "kv_bytes")
     before = memory(device).allocated
     with no_memory(device, predicted, "of cache"):
-        tensors = allocate(model.anatomy, load, base_of(engine), device)
+        tensors = allocate(model.anatomy, load, find(engine).name, device)
     have = held_bytes(tensors)
     grown = memory(device).allocated - before
     facts = [

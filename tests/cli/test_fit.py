@@ -189,7 +189,10 @@ def test_devices_are_many_and_every_one_says_where_its_figures_come_from() -> No
         (("llama-3-8b", "--device", "h100", "--count", 4, "--pp", 3), "--pp 3"),
         (("llama-3-8b", "--device", "h100", "--utilization", 1.5), "--utilization"),
         (("llama-3-8b", "--device", "h100", "--weights", "int3"), "int3"),
-        (("llama-3-8b", "--device", "h100", "--gpu-layers", 3), "llama.cpp's"),
+        (
+            ("llama-3-8b", "--device", "h100", "--gpu-layers", 3),
+            "--gpu-layers is a setting of llama.cpp",
+        ),
         (("llama-3-8b", "--device", "h100", "--concurrency", 0), "--concurrency is 0"),
         (("llama-3-8b", "--device", "h100", "--pp", 0), "--pp is 0"),
         (("llama-3-8b", "--device", "h100", "--max-seqs", 8), "--max-seqs is a setting of vllm"),

@@ -17,23 +17,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from llmcalc.cli.check import dtypes_by_role, result_of
+from llmcalc.cli.check import dtypes_by_role
 from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.params.adapter import of_adapter
-from llmcalc.cli.params.command import (
-    absent_tensors,
-    assumptions,
-    config_dtype,
-    quantisation,
-    quantised,
-    stored_facts,
-)
+from llmcalc.cli.params.table import absent_tensors, assumptions, quantised, stored_facts
+from llmcalc.engines import ENGINES, choose
 from llmcalc.errors import LlmcalcError, UnavailableError
-from llmcalc.formats.file_type import mix
-from llmcalc.formats.scheme import SCHEMES, tensors
-from llmcalc.formats.stored import native, rank_bytes
+from llmcalc.formats.scheme import SCHEMES
+from llmcalc.formats.stored import named, stored, stored_bytes
 from llmcalc.questions import params
-from llmcalc.questions.kvcache import ENGINES, engine_for, mha_bytes, scale_bytes
+from llmcalc.questions.kvcache import mha_bytes, scale_bytes
+from llmcalc.questions.weights import checkpoint, compared, format_of
 from llmcalc.sources import (
     Model,
     adapters,
@@ -184,11 +178,11 @@ def config(data: bytes) -> None:
 def config_formats(data: bytes) -> None:
     """A config.json, and its weights in the formats that it names or that a user may ask for."""
     model = resolve(str(placed(data, "config.json")))
-    anatomy, raw = model.anatomy, model.raw or {}
+    anatomy = model.anatomy
+    forms = (*SCHEMES, "q4_k_m", "iq2_m")
     _each(
-        lambda: rank_bytes(anatomy, config_dtype(raw), native(quantisation(raw)), 2),
-        *(lambda s=scheme: tensors(anatomy, s) for scheme in SCHEMES),
-        *(lambda k=kind: mix(anatomy, k) for kind in ("Q4_K_M", "IQ2_M")),
+        lambda: stored_bytes(anatomy, format_of(model), 2),
+        *(lambda f=form: stored(anatomy, named(f, model.wide)) for form in forms),
     )
 
 
@@ -336,7 +330,7 @@ def _cached(model: Model, engine: str, tp: int) -> None:
     """The cache under one engine at the model's own longest context, or 4096 tokens."""
     ctx = None if model.longest_context is not None else "4096"
     load = build_load(model, LoadOptions(ctx=ctx, engine=engine, tp=tp, batch="2"), EngineOptions())
-    answer = engine_for(engine)[0](model.anatomy, load)
+    answer = choose(engine).rules.cache(model.anatomy, load)
     if tp == 1:
         str((answer.kv_bytes.formula, answer.kv_bytes.with_numbers))
     assert answer.kv_bytes >= 0 and answer.per_token >= 0 and answer.state_bytes >= 0
@@ -345,7 +339,8 @@ def _cached(model: Model, engine: str, tp: int) -> None:
 
 
 def _compared(model: Model, header: Header) -> None:
-    dtypes_by_role(result_of(model, header), header)
+    dtypes_by_role(compared(model, header), header)
+    checkpoint(model, header)
 
 
 def _used(tokenizer: Tokenizer) -> None:

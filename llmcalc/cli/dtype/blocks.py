@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from llmcalc.cli.output.view import Column, Fact, View
+from llmcalc.dims import Dim
 from llmcalc.errors import InputError
 from llmcalc.formats.block import BLOCKS, INTEGERS, Block, Integer
 from llmcalc.formats.element import GGUF_DTYPES, find_dtype
@@ -61,19 +62,29 @@ def is_scheme(name: str) -> bool:
 
 def scheme_row(name: str) -> dict[str, Any]:
     """A scheme's row: bits per weight of a 4096 x 4096 matrix, and its formula."""
-    n_bytes = sum(SCHEMES[name].pieces(4096, 4096).values())
-    return _BLANK | {"dtype": name, "bits": 8 * n_bytes / 4096**2, "special": SCHEMES[name].formula}
+    n_bytes = int(SCHEMES[name].n_bytes(4096, 4096))
+    return _BLANK | {
+        "dtype": name,
+        "bits": 8 * n_bytes / 4096**2,
+        "special": SCHEMES[name].formula,
+    }
 
 
 def scheme_facts(name: str) -> list[Fact]:
     """What a scheme stores of a 4096 x 4096 matrix, piece by piece."""
-    pieces = SCHEMES[name].pieces(4096, 4096)
     facts = [Fact("formula", SCHEMES[name].formula, "bits per weight")]
-    facts += [
-        Fact(f"{k}_bytes", n, f"{k}, 4096 x 4096", lambda n: f"{exact(n)} B")
-        for k, n in pieces.items()
-    ]
+    for ending, n_bytes in piece_bytes(name, 4096, 4096).items():
+        key = ending.removeprefix("weight.").removeprefix("_")
+        label = f"{key}, 4096 x 4096"
+        facts.append(Fact(f"{key}_bytes", n_bytes, label, lambda n: f"{exact(n)} B"))
     return facts
+
+
+def piece_bytes(name: str, inputs: int, outputs: int) -> dict[str, int]:
+    """Bytes of every piece of one matrix, under the ending of its name."""
+    scheme = SCHEMES[name]
+    pieces = scheme.pieces(Dim(inputs), Dim(outputs), scheme.packing)
+    return {ending: int(piece.n_bytes) for ending, piece in pieces.items()}
 
 
 def facts_of(found: Integer | Block) -> list[Fact]:
@@ -242,5 +253,7 @@ def memory(found: Block, n: int) -> list[tuple[str, int]]:
     if scheme is None:
         pieces = [("blocks", -(-n // found.block) * found.size)]
     else:
-        pieces = [(k, b) for k, b in SCHEMES[scheme].pieces(n, 1).items() if not k.endswith("_map")]
+        found_pieces = piece_bytes(scheme, n, 1)
+        names = {ending: ending.removeprefix("weight.") for ending in found_pieces}
+        pieces = [(names[e], b) for e, b in found_pieces.items() if not e.endswith("_map")]
     return [*pieces, *([("per_tensor", found.per_tensor)] if found.per_tensor else [])]

@@ -7,24 +7,18 @@ from typing import Annotated
 
 import typer
 
-from llmcalc.cli.check import result_of
 from llmcalc.cli.fit.table import Subject, offload_view, plan_view
-from llmcalc.cli.kvcache.compare import keeps_something
-from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load, count_of
-from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, takes
+from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
+from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, count_in, takes
+from llmcalc.cli.options.weights import WEIGHTS_HELP
 from llmcalc.cli.output.write import write
-from llmcalc.cli.params.command import config_dtype, quantisation
 from llmcalc.devices import Device, find, of_memory, of_this_machine
-from llmcalc.engines.overheads import Sizes
+from llmcalc.engines import choose
 from llmcalc.errors import InputError
-from llmcalc.formats.element import DType, dtype, find_dtype
-from llmcalc.formats.file_type import file_type
-from llmcalc.formats.scheme import by_role, tensors
-from llmcalc.formats.stored import QUANTISED, native
-from llmcalc.questions.fit import Ask, default_utilization, plan
-from llmcalc.questions.kvcache import GGML, base_of
+from llmcalc.questions.fit import Ask, ask_for
+from llmcalc.questions.fit import fit as does_it_fit
+from llmcalc.questions.load import not_a_setting, size
 from llmcalc.sources import Model
-from llmcalc.sources.header import Header
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class DeviceOptions:
         str | None,
         typer.Option(
             "--weights",
-            help=f"A dtype, {', '.join(QUANTISED)}, or a GGUF file type: q4_k_m. Default: the model's.",
+            help=WEIGHTS_HELP,
         ),
     ] = None
     utilization: Annotated[
@@ -90,27 +84,23 @@ def fit(
     llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp
     llmcalc fit llama-3-8b --device rtx-4090 --ctx 8192
     """
-    ggml = base_of(load.engine) in GGML
-    if devices.gpu_layers is not None and not ggml:
-        raise InputError(
-            "--gpu-layers is llama.cpp's: other engines keep every layer on the devices"
-        )
-    if devices.max_seqs is not None and base_of(load.engine) != "vllm":
-        raise InputError(
-            f"--max-seqs is a setting of vllm, and the engine is {base_of(load.engine)}"
-        )
-    engines.check(load.engine)
+    engine = choose(load.engine).engine
+    for option in ("gpu_layers", "max_seqs"):
+        if getattr(devices, option) is not None and option not in engine.options:
+            raise not_a_setting(f"--{option.replace('_', '-')}", option, engine.name)
+    engines.settings.check(load.engine)
     found = model.resolve()
     device, count = _device(devices)
     if devices.gpu_layers is not None and count > 1:
         raise InputError(
             "--gpu-layers is for one device; with more, llama.cpp divides all layers among them"
         )
-    subject = Subject(found, device, count, ask_of(found, device, count, load, devices, engines))
-    if ggml and count == 1:
+    ask = ask_of(found, device, count, (load, engines), devices)
+    subject = Subject(model=found, device=device, count=count, ask=ask)
+    if engine.by_layers and count == 1:
         view, fits = offload_view(subject, devices.gpu_layers, output)
     else:
-        answer = plan(subject.ask)
+        answer = does_it_fit(ask)
         view, fits = plan_view(subject, answer, output), answer.verdict == "yes"
     write(view, output)
     if not fits:
@@ -121,73 +111,29 @@ def ask_of(
     found: Model,
     device: Device,
     count: int,
-    load: LoadOptions,
+    asked: tuple[LoadOptions, EngineOptions],
     devices: DeviceOptions,
-    engines: EngineOptions,
 ) -> Ask:
     """The question as the calculation takes it."""
+    load, engines = asked
     if load.tp != 1:
         raise InputError("--tp is --count here: one tensor-parallel rank per device")
-    if devices.pp < 1:
-        raise InputError(f"--pp is {devices.pp}; it must be at least 1")
-    if count % devices.pp:
-        raise InputError(f"--pp {devices.pp} does not divide {count} devices")
-    if devices.max_seqs is not None and devices.max_seqs < 1:
-        raise InputError(f"--max-seqs is {devices.max_seqs}; it must be at least 1")
-    keeps_something(found)
     if devices.concurrency is not None:
         if load.batch != "1":
             raise InputError("--concurrency and --batch say the same thing twice")
-        load = replace(load, batch=str(count_of("--concurrency", devices.concurrency, "batch")))
-    mix = file_type(devices.weights)
-    wide, quant = _weights(found, None if mix else devices.weights)
-    ggml = base_of(load.engine) in GGML
-    pp = count if ggml else devices.pp
-    header = None if devices.weights is not None else found.header
-    if ggml and header is not None and header.format != "gguf":
-        header = None  # it reads a conversion, not this file
-    return Ask(
-        found.anatomy,
-        sizes_of(found),
-        build_load(found, load, engines),
-        load.engine,
-        device.visible_bytes,
-        _utilization(devices, load.engine),
-        wide,
-        quant,
-        count // pp,
-        pp,
-        devices.max_seqs or 1024,
-        by_role(tensors(found.anatomy, mix))
-        if mix
-        else None
-        if header is None
-        else stored_by_role(found, header),
-        mix,
+        many = count_in("--concurrency", devices.concurrency)
+        load = replace(load, batch=str(size("--concurrency", many, "batch")))
+    return ask_for(
+        found,
+        load=build_load(found, load, engines),
+        engine=load.engine,
+        visible=device.visible_bytes,
+        count=count,
+        pp=devices.pp,
+        weights=devices.weights,
+        utilization=devices.utilization,
+        sequences=devices.max_seqs,
     )
-
-
-def stored_by_role(found: Model, header: Header) -> dict[str, tuple[int, int]]:
-    """Bytes in the file and elements in the model of every role; what has no role stands under the empty one."""
-    roles = result_of(found, header).roles
-    n_bytes: dict[str, int] = {}
-    for name, stored in header.tensors.items():
-        role = roles.get(name, "")
-        n_bytes[role] = n_bytes.get(role, 0) + stored.n_bytes
-    elements: dict[str, int] = {}
-    for w in found.anatomy.weights:
-        if not w.tied_to:
-            elements[w.role] = elements.get(w.role, 0) + int(w.params)
-    return {role: (n, elements.get(role, 0)) for role, n in n_bytes.items()}
-
-
-def _utilization(options: DeviceOptions, engine: str) -> float:
-    share = options.utilization
-    if share is None:
-        return default_utilization(engine)
-    if not 0 < share <= 1:
-        raise InputError(f"--utilization is {share}; it must be above 0 and at most 1")
-    return share
 
 
 def _device(options: DeviceOptions) -> tuple[Device, int]:
@@ -226,49 +172,3 @@ def _this_machine() -> tuple[Device, int]:
             name, n_bytes = seen[0]
             return Device(name, n_bytes, n_bytes, True, None, {}, None, "torch"), len(seen)
     return device, n
-
-
-def _weights(found: Model, named: str | None) -> tuple[DType, str | None]:
-    """The dtype of the weights that stay wide, and how the others are quantised."""
-    own = config_dtype(found.raw or {})
-    if named is None:
-        known = native(quantisation(found.raw)) if found.header is None else None
-        return own if own.block == 1 and own.size > 1 else dtype("bfloat16"), known
-    if named.lower() in QUANTISED:
-        return own if own.block == 1 and own.size > 1 else dtype("bfloat16"), named.lower()
-    if find_dtype(named) is None:
-        raise InputError(
-            f"no weight format is called {named!r}",
-            hint=f"known: {', '.join(QUANTISED)}, or a dtype",
-        )
-    return dtype(named), None
-
-
-def sizes_of(model: Model) -> Sizes:
-    """What the estimates depend on, read off the parts."""
-    weights = model.anatomy.weights
-    table = next((w for w in weights if w.role == "embed.token"), None)
-    if table is None:
-        raise InputError(
-            f"{model.name} has no vocabulary: only its blocks are described", hint="give --vocab"
-        )
-    widths = [
-        int(w.shape[0])
-        for w in weights
-        if w.role in ("mlp.up", "mlp.gate")
-        and len(w.shape) == 2
-        and (w.experts > 1 or not w.stacked)
-    ]
-    fused = [
-        int(w.shape[0]) // 2
-        for w in weights
-        if w.role == "mlp.gate_up" and len(w.shape) == 2 and not w.transposed
-    ]
-    return Sizes(
-        int(table.shape[1]),
-        max([*widths, *fused], default=0),
-        int(table.shape[0]),
-        model.longest_context or 0,
-        any(w.experts > 1 for w in weights),
-        any(w.role.startswith("vision") for w in weights),
-    )

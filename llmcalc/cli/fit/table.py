@@ -7,26 +7,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from llmcalc.cli.options.load import beyond
 from llmcalc.cli.options.model import OutputOptions
 from llmcalc.cli.output.view import Column, Fact, View
-from llmcalc.cli.params.command import describe
 from llmcalc.devices import Device
-from llmcalc.engines.overheads import Part, counted
+from llmcalc.engines import choose
+from llmcalc.engines.base import Part, counted
+from llmcalc.engines.vllm.printed import blocks_in, concurrency
 from llmcalc.errors import InputError
-from llmcalc.formats.file_type import mix
-from llmcalc.formats.stored import QUANTISED
-from llmcalc.parallel import n_decoder_layers
-from llmcalc.questions.fit import Ask, Plan, blocks_in, concurrency, plan, pool_tokens
+from llmcalc.formats.stored import Checkpoint, Packed, stored
+from llmcalc.questions.fit import Ask, Plan, fit, printed_tokens
+from llmcalc.questions.load import beyond
 from llmcalc.questions.offload import (
     Split,
     cache_by_layer,
     header_weights,
     layer_weights,
-    mixed_weights,
     most_layers,
     split,
 )
+from llmcalc.questions.weights import stays_wide
 from llmcalc.questions.what_fits import Way, degrees, ways
 from llmcalc.sources import Model
 from llmcalc.units import exact, plural, size
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 VERDICTS = {"yes": "fits", "no": "does not fit", "unsure": "is too close to call"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What the question is about, as the user named it."""
 
@@ -55,7 +54,7 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
     title = (
         f"{s.model.name} on {s.count} x {s.device.name}, {s.ask.engine}: {VERDICTS[answer.verdict]}"
     )
-    layers = n_decoder_layers(s.ask.anatomy)
+    layers = s.ask.anatomy.n_layers
     shares = degrees(s.ask, layers)
     facts = [
         Fact("fits", answer.verdict == "yes"),
@@ -74,7 +73,7 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
     ]
     notes = [*s.model.notes, *s.model.anatomy.notes, *answer.notes, *_notes(s)]
     drawn = partial(_picture, title, [("device", parts)], answer.usable, si)
-    rows, model = _rows(parts), describe(s.model)
+    rows, model = _rows(parts), s.model.about
     return View(
         "fit/1", title, _columns(si), rows, facts, notes, model, output.explain, picture=drawn
     )
@@ -98,10 +97,7 @@ def _asked(s: Subject) -> list[Fact]:
         Fact("pp", ask.pp),
         Fact("context", int(ask.load.context)),
         Fact("batch", int(ask.load.batch)),
-        Fact(
-            "weights",
-            ask.mix or ("as stored" if ask.stored is not None else ask.quant or ask.wide.name),
-        ),
+        Fact("weights", ask.weights.name),
         Fact("utilization", ask.utilization),
     ]
 
@@ -153,9 +149,10 @@ def _pool(s: Subject, answer: Plan) -> list[Fact]:
     if many is None:
         return []
     context = int(s.ask.load.context)
+    tokens = printed_tokens(choose(s.ask.engine), pool, answer.cache, context)
     return [
         Fact("pool_blocks", blocks_in(pool, answer.cache), "blocks in the pool", exact),
-        Fact("pool_tokens", pool_tokens(pool, answer.cache, context), "tokens in the pool", exact),
+        Fact("pool_tokens", tokens, "tokens in the pool", exact),
         Fact(
             "max_concurrency",
             round(many, 2),
@@ -221,11 +218,9 @@ def _notes(s: Subject) -> list[str]:
         f"{s.device.name}: {s.device.source}",
     ]
     said += beyond(s.model, int(s.ask.load.context))
-    if s.ask.quant is not None:
-        said.append(
-            f"weights as {s.ask.quant}: {QUANTISED[s.ask.quant][2]}; embeddings, head, norms and routers stay "
-            f"{s.ask.wide.name}"
-        )
+    wide = stays_wide(s.ask.weights)
+    if wide is not None:
+        said.append(wide)
     if s.device.unified:
         said.append("unified memory: programs and the system share it")
     return said
@@ -259,7 +254,7 @@ def _rows(parts: list[Part]) -> list[Mapping[str, Any]]:
 
 def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> tuple[View, bool]:
     """llama.cpp: the layers that were asked for on the device, or as many as fit, the rest in main memory."""
-    answer, weights = plan(s.ask), _per_layer(s)
+    answer, weights = fit(s.ask), _per_layer(s)
     cache = cache_by_layer(answer.cache)
     least, worst = sum(p.low for p in answer.parts[1:]), sum(p.high for p in answer.parts[1:])
     most = most_layers(weights, cache, answer.usable, worst)
@@ -328,7 +323,7 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
         rows,
         facts,
         notes,
-        describe(s.model),
+        s.model.about,
         output.explain,
         picture=drawn,
     )
@@ -350,15 +345,13 @@ def _places(held: Split, answer: Plan, n_layers: int) -> list[Part]:
 
 
 def _per_layer(s: Subject) -> tuple[dict[int, int], int, int]:
-    """Bytes per layer: from a GGUF's own table, else every tensor in one format."""
+    """Bytes per layer: from a GGUF's own table, else every tensor in its format."""
     header = s.model.header
-    if s.ask.mix is not None:
-        return mixed_weights(mix(s.ask.anatomy, s.ask.mix))
-    if header is not None and s.ask.stored is not None:
-        return header_weights({name: t.n_bytes for name, t in header.tensors.items()})
-    if s.ask.quant is not None:
+    if header is not None and isinstance(s.ask.weights, Checkpoint):
+        return header_weights({name: tensor.n_bytes for name, tensor in header.tensors.items()})
+    if isinstance(s.ask.weights, Packed):
         raise InputError(
-            f"how {s.ask.quant} is offloaded is not known",
+            f"how {s.ask.weights.name} is offloaded is not known",
             hint="--weights q8_0, q4_k_m, or a .gguf file",
         )
-    return layer_weights(s.ask.anatomy, s.ask.wide)
+    return layer_weights(stored(s.ask.anatomy, s.ask.weights))

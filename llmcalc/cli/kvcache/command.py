@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmcalc.cli.kvcache.compare import answer_for, compared, with_changes, with_draft, with_memory
+from llmcalc.cli.kvcache.compare import compared, with_changes, with_draft, with_memory
 from llmcalc.cli.live import TwinOptions, kv_twin
-from llmcalc.cli.options.load import EngineOptions, LoadOptions, beyond, build_load, default_dtype
+from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, takes
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
-from llmcalc.cli.params.command import describe
 from llmcalc.dims import Dim
+from llmcalc.engines import choose
 from llmcalc.engines.cache import Cache, Load, Row
 from llmcalc.errors import InputError
 from llmcalc.formats.element import CACHE_DTYPES
-from llmcalc.questions.kvcache import engine_for, mha_bytes, scale_bytes
+from llmcalc.questions.kvcache import kvcache as cache_of
+from llmcalc.questions.kvcache import mha_bytes, scale_bytes
+from llmcalc.questions.load import beyond, default_dtype
 from llmcalc.sources import Model
 from llmcalc.units import exact, plural, size
 
@@ -66,10 +68,10 @@ def kvcache(
     twin.check()
     most = bytes_in("--max", limit) if limit is not None else None
     budget = bytes_in("--memory", memory) if memory is not None else None
-    engines.check(load.engine)
+    engines.settings.check(load.engine)
     found = model.resolve()
     asked = build_load(found, load, engines)
-    answer = alone = answer_for(found, asked, load.engine)
+    answer = alone = cache_of(found.anatomy, load=asked, engine=load.engine)
     if draft is not None:
         answer = with_draft(answer, draft, asked, load.engine)
     view = _view(found, asked, answer, output)
@@ -100,7 +102,9 @@ def _growth(title: str, found: Model, load: Load, engine: str, si: bool) -> Pict
         else 0
     )
     longest = found.longest_context or int(load.context)
-    return answers.cache_growth(title, engine_for(engine)[0], found.anatomy, load, longest, mha, si)
+    return answers.cache_growth(
+        title, choose(engine).rules.cache, found.anatomy, load, longest, mha, si
+    )
 
 
 def _stay_below(n_bytes: int, most: int | None) -> None:
@@ -151,7 +155,7 @@ def _view(found: Model, load: Load, answer: Cache, output: OutputOptions) -> Vie
         rows,
         _facts(found, load, answer, si),
         notes,
-        describe(found),
+        found.about,
         output.explain,
     )
 

@@ -10,38 +10,27 @@ from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.options.model import ModelOptions
 from llmcalc.cli.output.view import Fact, Grid, View
 from llmcalc.dims import SYMBOLS, Dim
+from llmcalc.engines import choose
 from llmcalc.engines.cache import Cache, Load, Row
 from llmcalc.errors import InputError
-from llmcalc.questions.kvcache import engine_for, largest_batch, largest_context
+from llmcalc.questions.kvcache import kvcache, largest_batch, largest_context
 from llmcalc.sources import Model, resolve
 from llmcalc.units import exact, size
-
-
-def keeps_something(found: Model) -> None:
-    """A model without a cache is refused: what it needs beside its weights is not known here."""
-    if not any(m.kind != "none" for m in found.anatomy.mixers):
-        raise InputError(
-            f"{found.name} ({found.anatomy.family}) keeps nothing between tokens: it is an encoder, "
-            "or its implementation computes every step anew"
-        )
-
-
-def answer_for(found: Model, load: Load, engine: str) -> Cache:
-    """The cache under the named engine; a model that keeps nothing is refused."""
-    function, note = engine_for(engine)
-    keeps_something(found)
-    answer = function(found.anatomy, load)
-    return replace(answer, notes=(*answer.notes, note)) if note else answer
 
 
 def with_draft(answer: Cache, draft: str, load: Load, engine: str) -> Cache:
     """The draft model's cache on top, at the same context: speculation keeps both. Pools are not shared out."""
     found = resolve(draft)
-    name, other = found.name, answer_for(found, load, engine)
+    name, other = found.name, kvcache(found.anatomy, load=load, engine=engine)
     n_layers = sum(len(r.layers.indices) for r in other.rows)
     kv = Dim(int(other.kv_bytes), "draft_bytes")
     row = Row(
-        f"draft {name}", Layers.all(n_layers), other.rows[0].tokens, kv, Dim(0), other.per_token
+        kind=f"draft {name}",
+        layers=Layers.all(n_layers),
+        tokens=other.rows[0].tokens,
+        kv_bytes=kv,
+        state_bytes=Dim(0),
+        per_token=other.per_token,
     )
     return replace(
         answer,
@@ -60,7 +49,7 @@ def with_memory(view: View, found: Model, load: Load, engine: str, memory: int, 
             f"--memory is {exact(memory)} bytes, less than a MiB",
             hint="name the unit: 80GB or 80GiB",
         )
-    function, _ = engine_for(engine)
+    function = choose(engine).rules.cache
     context = largest_context(found.anatomy, function, load, memory)
     batch = largest_batch(found.anatomy, function, load, memory)
     cells = _cells(found, load, engine, memory)
@@ -88,7 +77,7 @@ def _limit(n: int | None) -> str:
 
 def _cells(found: Model, load: Load, engine: str, memory: int) -> list[dict[str, Any]]:
     """The cache at a few contexts up to the model's longest, and at one to 64 sequences."""
-    function, _ = engine_for(engine)
+    function = choose(engine).rules.cache
     longest = found.longest_context or int(load.context)
     cells: list[dict[str, Any]] = []
     for context in sorted({max(longest >> shift, 1) for shift in range(6)}):
@@ -153,7 +142,7 @@ def _changed(model: ModelOptions, load: LoadOptions, engines: EngineOptions, cha
         found = model.resolve()
     except InputError as error:
         raise InputError(f"--vs {change}: {error}", hint=error.hint) from None
-    return answer_for(found, build_load(found, load, engines), load.engine)
+    return kvcache(found.anatomy, load=build_load(found, load, engines), engine=load.engine)
 
 
 def _moved(first: Cache, other: Cache) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.cli.output.view import Column, Fact, View
-from llmcalc.cli.params.command import describe, header_params, stored_rows
+from llmcalc.cli.params.table import header_params, stored_rows
 from llmcalc.dims import total
 from llmcalc.errors import InputError, LlmcalcError
 from llmcalc.questions.adapters import added
@@ -58,7 +58,7 @@ def of_adapter(model: Model, adapter: Adapter, explain: bool) -> View:
     ]
     kind = "DoRA" if adapter.dora else "LoRA"
     title = f"{model.name}: {kind} of rank {adapter.rank} adds {count(n)} parameters"
-    return View("params/1", title, columns, rows, facts, notes, describe(model), explain)
+    return View("params/1", title, columns, rows, facts, notes, model.about, explain)
 
 
 def _against(held: int) -> Any:

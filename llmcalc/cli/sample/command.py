@@ -302,7 +302,7 @@ def _logits(source: LogitOptions) -> tuple[Any, str]:
 
 
 def _engine(stages: StageOptions) -> Any:
-    from llmcalc.sampling.engines import ENGINES, STAGES, engine, in_order
+    from llmcalc.sampling.engines import ENGINES, STAGES, engine, in_order, ordered_as
 
     like = engine(stages.like) if stages.like is not None else ENGINES["any"]
     if stages.defaults and stages.like is None:
@@ -311,11 +311,7 @@ def _engine(stages: StageOptions) -> Any:
         return like
     if "," in stages.order or stages.order in STAGES:
         return in_order(like, [name.strip() for name in stages.order.split(",")])
-    other = engine(stages.order)
-    rest = [name for name in like.order if name not in other.order]
-    return replace(
-        like, order=(*other.order, *rest), exactly=other.exactly, note=f"the order of {other.note}"
-    )
+    return ordered_as(like, engine(stages.order))
 
 
 def variants_of(stages: StageOptions, seed: int) -> list[tuple[str, Settings]]:
@@ -334,7 +330,7 @@ def variants_of(stages: StageOptions, seed: int) -> list[tuple[str, Settings]]:
     if stages.defaults:
         from llmcalc.sampling.engines import engine
 
-        for name, value in engine(str(stages.like)).defaults.items():
+        for name, value in engine(str(stages.like)).rules.defaults.items():
             lists.setdefault(name, [value])
     combinations = list(itertools.product(*lists.values()))
     if len(combinations) > MOST_VARIANTS:

@@ -201,7 +201,7 @@ def _view(
         Fact("device", str(live.device), "device"),
         Fact("dtype", name_of(live.dtype), "run in"),
     ]
-    said = [*live.notes, engine.note]
+    said = [*live.notes, engine.rules.note]
     if live.model.name == "toy":
         said.insert(0, "a toy model of 64 characters: its text is a toy's")
     title = f"{live.model.name}: {len(rows)} tokens"

@@ -308,7 +308,7 @@ def _line_up(
 
 
 def _notes(s: Subject, settings: Settings, tokens: list[int]) -> list[str]:
-    said = [s.engine.note]
+    said = [s.engine.rules.note]
     if s.stored in ("float16", "bfloat16", "float32"):
         said.append(f"the logits are {s.stored}; everything is computed in float64")
     if len(tokens) < s.n_vocab:

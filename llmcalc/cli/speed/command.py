@@ -9,28 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmcalc.cli.options.load import EngineOptions, LoadOptions, beyond, build_load, count_of
+from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, count_in, takes
+from llmcalc.cli.options.weights import WEIGHTS_HELP
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
-from llmcalc.cli.params.command import config_dtype, describe, quantisation
-from llmcalc.devices import Device, find
+from llmcalc.devices import find
 from llmcalc.dims import Dim
 from llmcalc.errors import InputError
-from llmcalc.formats.element import dtype, find_dtype
-from llmcalc.formats.file_type import file_type
-from llmcalc.formats.stored import QUANTISED, native
-from llmcalc.questions.speed import (
-    Ask,
-    Format,
-    Peaks,
-    Step,
-    decode,
-    mixed_format,
-    named_format,
-    prefill,
-    ridge,
-)
+from llmcalc.formats.element import find_dtype
+from llmcalc.questions.load import beyond
+from llmcalc.questions.load import size as size_of
+from llmcalc.questions.speed import Ask, Peaks, Step, ask_for, decode, peaks_of, prefill, ridge
 from llmcalc.sources import Model
 from llmcalc.units import both, count, exact, plural, several, size
 
@@ -40,9 +30,6 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-_WEIGHTS = f"A dtype, {', '.join(QUANTISED)}, or a GGUF file type: q4_k_m. Default: the model's."
-
-
 @dataclass(frozen=True)
 class SpeedOptions:
     """On what, in which form, how much of the peaks."""
@@ -50,7 +37,7 @@ class SpeedOptions:
     device: Annotated[
         str | None, typer.Option("--device", help="A device by name (llmcalc list devices).")
     ] = None
-    weights: Annotated[str | None, typer.Option("--weights", help=_WEIGHTS)] = None
+    weights: Annotated[str | None, typer.Option("--weights", help=WEIGHTS_HELP)] = None
     flops: Annotated[
         str | None, typer.Option("--flop-rate", help="Peak FLOP/s instead: 989T.", metavar="N")
     ] = None
@@ -80,15 +67,17 @@ class SpeedOptions:
     batches: Annotated[
         str | None, typer.Option("--batches", help="Batches to show: 1,8,64.", metavar="N,...")
     ] = None
-    measure: Annotated[
+    live: Annotated[
         bool,
         typer.Option(
-            "--measure", help="Run it on this machine, and show what part of the bound is reached."
+            "--live",
+            "--measure",
+            help="Run it on this machine, and show what part of the bound is reached.",
         ),
     ] = False
-    run_on: Annotated[
-        str, typer.Option("--run-on", help="With --measure: auto, cpu, cuda, mps.")
-    ] = "auto"
+    run_on: Annotated[str, typer.Option("--run-on", help="With --live: auto, cpu, cuda, mps.")] = (
+        "auto"
+    )
 
 
 @takes
@@ -105,21 +94,20 @@ def speed(
     found = model.resolve()
     batches = _batches(options, load)
     asked = build_load(found, replace(load, batch="1"), EngineOptions())
-    peaks, device = _peaks(options, found)
-    form, named = _format(found, options)
-    for name, share in (
-        ("--compute-share", options.compute_share),
-        ("--memory-share", options.memory_share),
-    ):
-        if not 0 < share <= 1:
-            raise InputError(f"{name} is {share}; it must be above 0 and at most 1")
-    alone = replace(asked, tp=1)
-    ask = Ask(
-        found.anatomy, alone, peaks, form, load.tp, options.compute_share, options.memory_share
+    peaks, source = _peaks(options)
+    ask = ask_for(
+        found,
+        load=asked,
+        peaks=peaks,
+        weights=options.weights,
+        tp=load.tp,
+        compute_share=options.compute_share,
+        memory_share=options.memory_share,
+        whole_head=options.whole_head,
     )
     steps = [_at(ask, b) for b in batches]
-    view = _view(found, ask, steps, (device, named), output)
-    if options.measure:
+    view = _view(found, ask, steps, source, output)
+    if options.live:
         view = replace(
             view, facts=[*view.facts, *_measured(found, steps, options, int(ask.load.context))]
         )
@@ -167,7 +155,7 @@ def _at(ask: Ask, batch: int) -> tuple[int, Step, Step]:
 
 def _batches(options: SpeedOptions, load: LoadOptions) -> list[int]:
     if options.batches is None:
-        only = int(count_of("--batch", load.batch, "batch"))
+        only = int(size_of("--batch", count_in("--batch", load.batch), "batch"))
         return [only] if only != 1 else list(BATCHES)
     found = [count_in("--batches", word) for word in options.batches.split(",")]
     if not found or any(not 1 <= b <= 2**20 for b in found):
@@ -184,55 +172,17 @@ def _rate(text: str | None, flag: str) -> float | None:
     return value
 
 
-def _peaks(options: SpeedOptions, model: Model) -> tuple[Peaks, str]:
-    device: Device | None = find(options.device) if options.device is not None else None
-    flops = (
-        float(count_in("--flop-rate", options.flops))
-        if options.flops is not None
-        else _best(device)
+def _peaks(options: SpeedOptions) -> tuple[Peaks, str]:
+    """What the device can do at most, and where that is from."""
+    device = find(options.device) if options.device is not None else None
+    flops = count_in("--flop-rate", options.flops) if options.flops is not None else None
+    peaks = peaks_of(
+        device,
+        flop_per_s=flops,
+        bytes_per_s=_rate(options.bandwidth, "--bandwidth"),
+        link_bytes_per_s=_rate(options.link, "--link"),
     )
-    bandwidth = _rate(options.bandwidth, "--bandwidth") or (device.bandwidth if device else None)
-    if not flops or not bandwidth:
-        missing = "--device h100" if device is None else "--flop-rate and --bandwidth"
-        raise InputError(
-            f"the peaks are not known: give {missing}", hint="`llmcalc list devices` shows all"
-        )
-    link = _rate(options.link, "--link") or (device.link if device else None)
-    name = "the rates given" if device is None else f"{device.name}: {device.source}"
-    return Peaks(flops, bandwidth, link), name
-
-
-def _best(device: Device | None) -> float | None:
-    """The rate for 16-bit matrices, which is what weights of any format are multiplied in unless an engine differs."""
-    if device is None:
-        return None
-    return next(
-        (float(device.flops[k]) for k in ("bf16", "fp16", "fp32") if device.flops.get(k)), None
-    )
-
-
-def _format(model: Model, options: SpeedOptions) -> tuple[Format, str]:
-    own = config_dtype(model.raw or {})
-    wide = own.size if own.block == 1 and own.size > 1 else 2
-    named = options.weights
-    if named is None:
-        quant = native(quantisation(model.raw))
-        return replace(named_format(quant, wide), whole_head=options.whole_head), quant or own.name
-    mixed = file_type(named)
-    if mixed is not None:
-        return replace(
-            mixed_format(model.anatomy, mixed, wide), whole_head=options.whole_head
-        ), mixed
-    if named.lower() in QUANTISED:
-        return replace(
-            named_format(named.lower(), wide), whole_head=options.whole_head
-        ), named.lower()
-    if find_dtype(named) is None or dtype(named).block != 1:
-        raise InputError(
-            f"no weight format is called {named!r}",
-            hint=f"known: {', '.join(QUANTISED)}, or a dtype",
-        )
-    return Format(dtype(named).size, whole_head=options.whole_head), dtype(named).name
+    return peaks, "the rates given" if device is None else f"{device.name}: {device.source}"
 
 
 def _columns(si: bool) -> list[Column]:
@@ -256,7 +206,7 @@ def _view(
     model: Model,
     ask: Ask,
     steps: Sequence[tuple[int, Step, Step]],
-    said: tuple[str, str],
+    source: str,
     output: OutputOptions,
 ) -> View:
     rows: list[dict[str, Any]] = [
@@ -280,7 +230,7 @@ def _view(
     one = steps[0][2]
     facts = [
         Fact("context", int(ask.load.context), "tokens per sequence", exact),
-        Fact("weights", said[1], "weights in"),
+        Fact("weights", ask.weights.name, "weights in"),
         Fact("flop_rate", ask.peaks.flop_per_s, "peak FLOP/s", lambda x: count(int(x))),
         Fact(
             "bandwidth", ask.peaks.bytes_per_s, "bandwidth", lambda x: f"{size(int(x), si=True)}/s"
@@ -293,7 +243,7 @@ def _view(
         Fact("compute_share", ask.compute_share),
         Fact("memory_share", ask.memory_share),
     ]
-    notes = [*model.notes, *model.anatomy.notes, *beyond(model, int(ask.load.context)), said[0]]
+    notes = [*model.notes, *model.anatomy.notes, *beyond(model, int(ask.load.context)), source]
     if ask.compute_share == ask.memory_share == 1:
         notes.append(
             "a bound: engines reach a part of it (in public measurements decoding 0.4 to 0.9 of the bandwidth, prefill "
@@ -305,7 +255,7 @@ def _view(
     many = f"{steps[0][0]} {plural('sequence', steps[0][0])}"
     title = f"{model.name} at {several(int(ask.load.context), 'token')}: at most {1 / one.seconds:,.1f} tokens/s for {many}"
     drawn = partial(_picture, title, ask, steps)
-    columns, known = _columns(output.si), describe(model)
+    columns, known = _columns(output.si), model.about
     return View("speed/1", title, columns, rows, facts, notes, known, output.explain, picture=drawn)
 
 

@@ -211,9 +211,7 @@ def _steps(model: Model, a: Ask) -> list[Step]:
 
 
 def _stored(model: Model) -> DType:
-    from llmcalc.cli.params.command import config_dtype
-
-    return config_dtype(model.raw or {})
+    return model.dtype
 
 
 def _live(subject: Subject, run: LiveOptions, output: OutputOptions, tokens: str | None) -> None:

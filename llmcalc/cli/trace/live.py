@@ -13,7 +13,7 @@ from llmcalc.cli.output.view import Column, Fact, Grid, View
 from llmcalc.cli.trace.table import COLUMNS, Row, Subject, described, notes, rows
 from llmcalc.dims import Dim
 from llmcalc.engines.cache import Load
-from llmcalc.engines.plain import formula
+from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
 from llmcalc.formats.element import dtype
 from llmcalc.live.device import name_of
@@ -189,7 +189,14 @@ def _columns() -> list[Column]:
 def cache_bytes(anatomy: Anatomy, context: int, batch: int, element_bytes: int) -> int:
     """Bytes of a cache by the plain formula, in a plain format."""
     kind = dtype({2: "float16", 4: "float32", 8: "float64"}[element_bytes])
-    return int(formula(anatomy, Load(Dim(context), Dim(batch), kind, kind, kind)).kv_bytes)
+    load = Load(
+        context=Dim(context),
+        batch=Dim(batch),
+        key_dtype=kind,
+        value_dtype=kind,
+        state_dtype=kind,
+    )
+    return int(formula(anatomy, load).kv_bytes)
 
 
 def _facts(
@@ -235,9 +242,10 @@ def _streamed(live: Live, trace: Trace, began: int) -> list[Fact]:
     """What one layer at a time needs at once, predicted, and how far this process's memory has really grown."""
     at_once = layer_bytes(live.runner.anatomy, live.dtype) + trace.cache.n_bytes + trace.peak_bytes
     grown = peak_resident() - began
-    said = lambda n: (
-        f"{size(n)}; largest layer, embedding, head, cache and activations: {size(at_once)}"
-    )  # noqa: E731
+
+    def said(n: int) -> str:
+        return f"{size(n)}; largest layer, embedding, head, cache and activations: {size(at_once)}"
+
     return [
         Fact("stream_bytes_predicted", at_once),
         Fact("peak_resident_growth_bytes", grown, "memory grew at most by", said),

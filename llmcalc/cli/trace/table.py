@@ -134,7 +134,7 @@ def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
         f" after {int(a.past)}" if a.past else ""
     )
     drawn = partial(_picture, f"{title}: FLOP of all layers", steps)
-    from llmcalc.cli.options.load import beyond
+    from llmcalc.questions.load import beyond
 
     said, known = (
         [*beyond(model, int(a.tokens) + int(a.past)), *notes(subject, steps)],

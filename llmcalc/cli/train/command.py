@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmcalc.cli.options.load import beyond
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, count_in, takes
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
-from llmcalc.cli.params.command import describe
 from llmcalc.devices import Device, find
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.formats.stored import QUANTISED
+from llmcalc.formats.element import dtype
+from llmcalc.formats.stored import named
 from llmcalc.questions import flops
 from llmcalc.questions.communication import traffic
-from llmcalc.questions.training import OPTIMIZERS, PROFILES, Peak, Recipe, Training, train
+from llmcalc.questions.load import beyond
+from llmcalc.questions.recipe import OPTIMIZERS, PROFILES, Recipe
+from llmcalc.questions.training import Peak, Training, train
 from llmcalc.sources import Model
 from llmcalc.text import shorten
 from llmcalc.units import both, count, exact, size
@@ -225,47 +225,40 @@ def _live(model: Model, r: Recipe, answer: Training, run: RunOptions) -> tuple[l
 
 
 def _recipe(o: RecipeOptions) -> Recipe:
+    """The recipe that the options describe."""
     if o.like is not None and o.precision is not None:
         raise InputError("--like and --precision are two ways to say the same")
     if o.precision is not None and o.precision not in PRECISIONS:
         raise InputError(f"--precision {o.precision!r} is not one of {', '.join(PRECISIONS)}")
-    like = o.like or PRECISIONS[o.precision or "bf16-mixed"]
     if o.weights is not None and not o.lora_rank:
         raise InputError("--weights is a frozen base's: it goes with --lora-rank")
     if o.dora and not o.lora_rank:
         raise InputError("--dora is a kind of LoRA: it goes with --lora-rank")
     if o.lora_rank < 0:
         raise InputError(f"--lora-rank is {o.lora_rank}; it must not be negative")
-    packed = None
-    if o.weights is not None:
-        if o.weights not in QUANTISED:
-            raise InputError(
-                f"no weight format is called {o.weights!r}", hint=f"known: {', '.join(QUANTISED)}"
-            )
-        packed = Fraction(QUANTISED[o.weights][0], QUANTISED[o.weights][1])
     recompute: Any = o.recompute
+    targets = tuple(t.strip() for t in o.lora_targets.split(",")) if o.lora_rank else ()
     return Recipe(
-        like,
-        o.optimizer,
-        _count("--tokens", o.tokens),
-        _count("--micro-batch", o.micro_batch),
-        recompute,
-        o.zero,
-        o.dp,
-        o.tp,
-        o.pp,
-        o.cp,
-        o.ep,
-        o.interleave,
-        not o.no_sequence_parallel,
-        o.eager,
-        False,
-        o.loss_chunks,
-        o.lora_rank,
-        tuple(t.strip() for t in o.lora_targets.split(",")) if o.lora_rank else (),
-        o.dora,
-        packed,
-        o.offload,
+        like=o.like or PRECISIONS[o.precision or "bf16-mixed"],
+        optimizer=o.optimizer,
+        tokens=_count("--tokens", o.tokens),
+        micro_batch=_count("--micro-batch", o.micro_batch),
+        recompute=recompute,
+        zero=o.zero,
+        dp=o.dp,
+        tp=o.tp,
+        pp=o.pp,
+        cp=o.cp,
+        ep=o.ep,
+        interleave=o.interleave,
+        sequence_parallel=not o.no_sequence_parallel,
+        eager=o.eager,
+        loss_chunks=o.loss_chunks,
+        lora_rank=o.lora_rank,
+        lora_targets=targets,
+        dora=o.dora,
+        base=named(o.weights, dtype("bfloat16")) if o.weights is not None else None,
+        offload=o.offload,
     )
 
 
@@ -337,7 +330,7 @@ def _view(
         rows,
         facts,
         notes,
-        describe(model),
+        model.about,
         output.explain,
         picture=drawn,
     )
