@@ -1,4 +1,5 @@
-"""Building anatomies: DeepSeek-V3 below 5 ms, 100 different configs read and counted in one process below 2 s.
+"""Building anatomies: DeepSeek-V3 below 5 ms, 100 different configs read and counted in one process
+below 2 s.
 
 Run it with ``python benchmarks/families.py``.
 """

@@ -1,6 +1,8 @@
-"""Large checkpoints: a sparse file of 200 GB, 100,000 tensors in one header, 200 shards behind one index.
+"""Large checkpoints: a sparse file of 200 GB, 100,000 tensors in one header, 200 shards behind one
+index.
 
-Run it with ``python benchmarks/headers.py``. Only headers are read, so the sizes of the files do not matter.
+Run it with ``python benchmarks/headers.py``. Only headers are read, so the sizes of the files do
+not matter.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def main() -> int:
             tracemalloc.stop()
             assert header is not None
             print(
-                f"{make.__name__}: {len(header.tensors):,} tensors, {spent:.3f} s, {peak:.1f} MB at most"
+                f"{make.__name__}: {len(header.tensors):,} tensors, {spent:.3f} s, {peak:.1f} MB at"
+                " most"
             )
             failed += spent > seconds or peak > megabytes
     return int(failed > 0)

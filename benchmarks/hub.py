@@ -1,6 +1,8 @@
-"""The header of a model of a trillion parameters in 160 shards, from a hub at 10 MB/s and 100 ms: the limit is 3 s.
+"""The header of a model of a trillion parameters in 160 shards, from a hub at 10 MB/s and 100 ms:
+the limit is 3 s.
 
-Run it with ``python -m benchmarks.hub`` from the checkout: the hub is the tests' own, on loopback, and really waits.
+Run it with ``python -m benchmarks.hub`` from the checkout: the hub is the tests' own, on loopback,
+and really waits.
 """
 
 from __future__ import annotations

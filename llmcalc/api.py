@@ -1,7 +1,8 @@
 """The library: a model by name, and one method for every question that a command answers.
 
-Each method takes what the command's options say, as numbers and keywords, calls the same function as
-the command, and returns its typed record: sizes are Dims, which are ints that know their formulas.
+Each method takes what the command's options say, as numbers and keywords, calls the same function
+as the command, and returns its typed record: sizes are Dims, which are ints that know their
+formulas.
 """
 
 from __future__ import annotations
@@ -333,8 +334,9 @@ class Loaded:
 def load(name: str | Mapping[str, Any] | None = None, **sizes: Any) -> Loaded:
     """The model behind a preset's name, a file, a directory or a hub id, or a config itself.
 
-    A size goes by our name or by the config's own key, as ``--set`` takes it; without a name the sizes
-    are those of the flags (``d``, ``layers``, ``heads``, ...). A wrong name or size is an InputError.
+    A size goes by our name or by the config's own key, as ``--set`` takes it; without a name the
+    sizes are those of the flags (``d``, ``layers``, ``heads``, ...). A wrong name or size is an
+    InputError.
 
     >>> load("deepseek-v3").params
     671026404352

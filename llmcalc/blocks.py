@@ -1,7 +1,7 @@
 """The blocks that families are made of: each yields its weights, and its mixer, in forward order.
 
-Names are arguments, because checkpoints differ in them; structure is not: a block that would need another flag is
-another block.
+Names are arguments, because checkpoints differ in them; structure is not: a block that would need
+another flag is another block.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def embed(
 def lm_head(
     name: str, vocab: int, width: int, tied_to: str | None = None, bias: bool = False
 ) -> Weights:
-    """The projection to the vocabulary; tied, it is the embedding's weight (give that one's full name)."""
+    """The projection to the vocabulary.
+
+    Tied, it is the embedding's weight (give that one's full name).
+    """
     yield tensor(f"{name}.weight", (vocab, width), "matmul", "head", tied_to=tied_to)
     if bias:
         yield tensor(f"{name}.bias", (vocab,), "add", "head")
@@ -81,7 +84,9 @@ def attention(
     window: Dim | None = None,
     chunked: bool = False,
 ) -> Mixer:
-    """The mixer of ordinary attention: keys and values of every token, or of those in the window."""
+    """The mixer of ordinary attention: keys and values of every token, or of those in
+    the window.
+    """
     return Mixer(
         "kv",
         layers,
@@ -103,7 +108,10 @@ def qkv(
     bias: bool = False,
     names: tuple[str, str, str, str] = SEPARATE,
 ) -> Weights:
-    """The three projections into grouped-query attention; n_kv_heads = n_heads is MHA, n_kv_heads = 1 MQA."""
+    """The three projections into grouped-query attention.
+
+    N_kv_heads = n_heads is MHA, n_kv_heads = 1 MQA.
+    """
     kv = c.n_kv_heads * c.head_dim
     yield from linear(f"{p}.{names[0]}", c.n_heads * c.head_dim, c.d_model, "attn.q", layers, bias)
     yield from linear(f"{p}.{names[1]}", kv, c.d_model, "attn.k", layers, bias)
@@ -118,7 +126,9 @@ def qk_norm(
     per_head: bool = True,
     names: tuple[str, str] = ("q_norm", "k_norm"),
 ) -> Weights:
-    """Norms on queries and keys: over one head, shared by all of them, or over all heads at once."""
+    """Norms on queries and keys: over one head, shared by all of them, or over all heads
+    at once.
+    """
     q, k = (
         (c.head_dim, c.head_dim)
         if per_head
@@ -141,7 +151,10 @@ def gqa(
     bias: bool = False,
     o_bias: bool | None = None,
 ) -> Parts:
-    """Grouped-query attention; ``bias`` is that of q, k and v, and of o where ``o_bias`` does not say otherwise."""
+    """Grouped-query attention.
+
+    ``bias`` is that of q, k and v, and of o where ``o_bias`` does not say otherwise.
+    """
     yield from qkv(p, c, layers, bias)
     yield mix(c, layers, window)
     o_bias = bias if o_bias is None else o_bias
@@ -182,7 +195,9 @@ def mla(
     bias: bool = False,
     o: str = "o_proj",
 ) -> Parts:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): a token keeps one latent and one rotary key."""
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): a token keeps one latent and one
+    rotary key.
+    """
     d_qk = c.qk_nope_head_dim + c.qk_rope_head_dim
     q_rank, rank = c.optional("q_lora_rank"), c.kv_lora_rank
     if q_rank is None:
@@ -203,7 +218,9 @@ def mla(
 def latent_mixer(
     c: Config, layers: Layers, window: Dim | None = None, index_keys: Dim | None = None
 ) -> Mixer:
-    """What latent attention keeps: the latent as "keys", the rotary part as "values", as the reference stores them."""
+    """What latent attention keeps: the latent as "keys", the rotary part as "values", as the
+    reference stores them.
+    """
     d_qk = c.qk_nope_head_dim + c.qk_rope_head_dim
     return Mixer(
         "latent",

@@ -92,9 +92,10 @@ _ABSENT: Any = object()
 class Config:
     """A model's sizes, read on demand from a raw mapping in any known spelling.
 
-    ``c.d_model`` is ``Dim(768, "d_model")``; a name outside ``SIZES`` is read literally. A key that is absent takes
-    the default of the reference implementation's class (``defaults``), which is noted; a key that is null does not.
-    A size that is needed and not to be had is a ConfigError that lists the keys looked for.
+    ``c.d_model`` is ``Dim(768, "d_model")``; a name outside ``SIZES`` is read literally. A key that
+    is absent takes the default of the reference implementation's class (``defaults``), which is
+    noted; a key that is null does not. A size that is needed and not to be had is a ConfigError
+    that lists the keys looked for.
     """
 
     def __init__(
@@ -116,7 +117,10 @@ class Config:
         return str(self.raw.get("model_type", ""))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A raw value: the file's, else the class default, else ``default``; used for lists, flags and patterns."""
+        """A raw value: the file's, else the class default, else ``default``.
+
+        Used for lists, flags and patterns.
+        """
         if key in self.raw:
             return self.raw[key]
         if key in self.defaults:
@@ -135,7 +139,10 @@ class Config:
         return bool(value)
 
     def size(self, name: str, default: int | None = None, *keys: str, least: int = 1) -> Dim:
-        """The size of that name, else ``default``; keys to look for may be given, else those of ``SIZES``."""
+        """The size of that name, else ``default``.
+
+        Keys to look for may be given, else those of ``SIZES``.
+        """
         value = self._find(name, keys)
         if value is _ABSENT or value is None:
             if default is not None:
@@ -167,7 +174,8 @@ class Config:
             return given
         if self.d_model % self.n_heads:
             raise ConfigError(
-                f"{self.family}: {int(self.n_heads)} heads do not divide d_model {int(self.d_model)}",
+                f"{self.family}: {int(self.n_heads)} heads do not divide d_model"
+                f" {int(self.d_model)}",
                 hint="give the width of one head with `--set head_dim=...`",
             )
         return Dim(int(self.d_model) // int(self.n_heads), "head_dim")
@@ -178,7 +186,8 @@ class Config:
         found = self.size("n_kv_heads", int(self.n_heads))
         if self.n_heads % found:
             raise ConfigError(
-                f"{self.family}: {int(found)} key/value heads do not divide {int(self.n_heads)} query heads"
+                f"{self.family}: {int(found)} key/value heads do not divide {int(self.n_heads)}"
+                " query heads"
             )
         return found
 
@@ -187,12 +196,15 @@ class Config:
         """d_model / n_heads, for families that know no other width of a head."""
         if self.d_model % self.n_heads:
             raise ConfigError(
-                f"{self.family}: {int(self.n_heads)} heads do not divide d_model {int(self.d_model)}"
+                f"{self.family}: {int(self.n_heads)} heads do not divide d_model"
+                f" {int(self.d_model)}"
             )
         return Dim(int(self.d_model) // int(self.n_heads), "head_dim")
 
     def sliding(self, pattern: Callable[[int], Any] | None = None) -> frozenset[int]:
-        """The layers that see a window: as ``layer_types`` lists them, else by ``pattern``, else all if one is set."""
+        """The layers that see a window: as ``layer_types`` lists them, else by ``pattern``, else
+        all if one is set.
+        """
         kinds = self.kinds("layer_types")
         if kinds is not None:
             return frozenset(
@@ -228,7 +240,9 @@ class Config:
         return int(self.n_layers)
 
     def nested(self, key: str, defaults: Mapping[str, Any] | None = None) -> Config:
-        """A config inside this one; where it is missing this one itself, for files that are flat."""
+        """A config inside this one; where it is missing this one itself, for files that
+        are flat.
+        """
         inner = self.raw.get(key)
         if not isinstance(inner, Mapping):
             return self

@@ -16,7 +16,10 @@ _FILE = Path(__file__).parent / "presets" / "devices" / "devices.json"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator. ``memory_bytes`` is nominal; ``visible_bytes`` what programs see of it, where that is known."""
+    """One accelerator.
+
+    ``memory_bytes`` is nominal; ``visible_bytes`` what programs see of it, where that is known.
+    """
 
     name: str
     memory_bytes: int
@@ -84,7 +87,10 @@ def of_memory(n_bytes: int) -> Device:
 
 
 def of_this_machine() -> tuple[Device, int]:
-    """The machine's own GPUs as the NVIDIA driver lists them, and how many; without one, its main memory."""
+    """The machine's own GPUs as the NVIDIA driver lists them, and how many.
+
+    Without one, its main memory.
+    """
     import os
     import subprocess
 
@@ -104,6 +110,7 @@ def of_this_machine() -> tuple[Device, int]:
             listed
         )
     n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Device(
-        "main memory", n_bytes, n_bytes, True, None, {}, None, "the operating system", True
-    ), 1
+    return (
+        Device("main memory", n_bytes, n_bytes, True, None, {}, None, "the operating system", True),
+        1,
+    )

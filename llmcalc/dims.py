@@ -1,7 +1,8 @@
 """Dim: an int that carries its formula, so that number and formula are one object.
 
-Arithmetic records what it did; the formula is put in order only when somebody asks for it: a sum of monomials
-(integer coefficient, sizes with powers), like terms collected, so that GPT-2's block reads ``12d² + 13d``.
+Arithmetic records what it did; the formula is put in order only when somebody asks for it: a sum of
+monomials (integer coefficient, sizes with powers), like terms collected, so that GPT-2's block
+reads ``12d² + 13d``.
 """
 
 from __future__ import annotations
@@ -57,10 +58,14 @@ _LAST = ("element_bytes", "key_bytes", "value_bytes")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Node: TypeAlias = tuple[Any, ...]
-"""What an operation did: ("num", n), ("sym", name, value), or (add, mul, min, max, ceil, floor; left; right)."""
+"""What an operation did: ("num", n), ("sym", name, value), or (add, mul, min, max, ceil, floor;
+left; right).
+"""
 
 Atom: TypeAlias = tuple[Any, ...]
-"""A factor that is not taken apart: ("sym", name, value), ("sum", terms) or (min, max, ceil, floor; terms; terms)."""
+"""A factor that is not taken apart: ("sym", name, value), ("sum", terms) or (min, max, ceil, floor;
+terms; terms).
+"""
 
 Term: TypeAlias = tuple[int, tuple[tuple[Atom, int], ...]]
 """A monomial: coefficient, then atoms with their powers in the order of first use."""
@@ -69,8 +74,8 @@ Term: TypeAlias = tuple[int, tuple[tuple[Atom, int], ...]]
 class Dim(int):
     """A size with its formula; behaves as the plain int everywhere else.
 
-    Sums and products of Dims are Dims. A neutral element is dropped by its formula and not by its value: a plain 1
-    vanishes from a product, ``Dim(1, "n_kv_heads")`` stays.
+    Sums and products of Dims are Dims. A neutral element is dropped by its formula and not by its
+    value: a plain 1 vanishes from a product, ``Dim(1, "n_kv_heads")`` stays.
 
     >>> d = Dim(768, "d_model")
     >>> (12 * d * d + 13 * d).formula
@@ -191,7 +196,9 @@ def _terms(node: Node) -> tuple[Term, ...]:
 
 
 def _flatten(node: Node, kind: str) -> Iterator[Node]:
-    """The operands of a chain of one operation, left to right, without recursion (a sum may have thousands)."""
+    """The operands of a chain of one operation, left to right, without recursion (a sum may have
+    thousands).
+    """
     stack = [node]
     while stack:
         top = stack.pop()

@@ -17,7 +17,10 @@ _LONGEST = 600
 
 
 def install(extra: str) -> str:
-    """How an optional part is installed; the package index has another project under this one's name."""
+    """How an optional part is installed.
+
+    The package index has another project under this one's name.
+    """
     return f"pip install '.[{extra}]' in llmcalc's checkout"
 
 

@@ -1,6 +1,8 @@
-"""Style: what has no weights and still decides what a model computes: norms, positions, activations, how layers join.
+"""Style: what has no weights and still decides what a model computes: norms, positions,
+activations, how layers join.
 
-Counting never reads it; running a model (``llmcalc.live``) reads nothing else beside the list of parts.
+Counting never reads it; running a model (``llmcalc.live``) reads nothing else beside the list of
+parts.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ Positions = Literal["rotary", "learned", "alibi", "none"]
 class Rotary:
     """How queries and keys are turned by their position (RoPE, arXiv 2104.09864).
 
-    ``dim`` numbers of each head are turned, in pairs of neighbours where ``interleaved``, else of halves; ``kind`` and
-    ``settings`` are the scaling that stretches the context (linear, dynamic, yarn, longrope, llama3).
+    ``dim`` numbers of each head are turned, in pairs of neighbours where ``interleaved``, else of
+    halves; ``kind`` and ``settings`` are the scaling that stretches the context (linear, dynamic,
+    yarn, longrope, llama3).
     """
 
     dim: int
@@ -33,8 +36,9 @@ class Rotary:
 class Router:
     """How a token's experts are chosen and weighted.
 
-    ``before``: scores are taken over all experts and then cut to the chosen ones; else over the chosen ones alone.
-    ``groups``: experts stand in so many groups, of which the ``kept`` best by their ``group_best`` best experts remain.
+    ``before``: scores are taken over all experts and then cut to the chosen ones; else over the
+    chosen ones alone. ``groups``: experts stand in so many groups, of which the ``kept`` best by
+    their ``group_best`` best experts remain.
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -48,7 +52,9 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """gpt-oss's gate: gate and up in turn, both clamped, ``gate · sigmoid(alpha · gate) · (up + 1)``."""
+    """gpt-oss's gate: gate and up in turn, both clamped, ``gate · sigmoid(alpha · gate) · (up +
+    1)``.
+    """
 
     alpha: float
     limit: float
@@ -58,9 +64,10 @@ class Clamp:
 class Style:
     """What a family computes with its weights.
 
-    ``scale`` multiplies the scores (None: one over the root of a head's width); ``caps`` are soft caps of scores and
-    logits; ``qkv`` says how a fused projection lies: all queries first, head by head, or one group of heads after the
-    other. ``unrotated`` are layers without rotary positions; ``alibi_dtype`` the format that slopes are rounded to.
+    ``scale`` multiplies the scores (None: one over the root of a head's width); ``caps`` are soft
+    caps of scores and logits; ``qkv`` says how a fused projection lies: all queries first, head by
+    head, or one group of heads after the other. ``unrotated`` are layers without rotary positions;
+    ``alibi_dtype`` the format that slopes are rounded to.
     """
 
     eps: float

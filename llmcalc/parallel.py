@@ -1,7 +1,8 @@
 """What one rank holds of a model under tensor, pipeline and expert parallelism.
 
-Splits go by role, as Megatron-LM's column and row parallel layers do (arXiv 1909.08053): a matrix out of a block is
-cut along its output, one back into the residual stream along its input; whatever is not named is on every rank.
+Splits go by role, as Megatron-LM's column and row parallel layers do (arXiv 1909.08053): a matrix
+out of a block is cut along its output, one back into the residual stream along its input; whatever
+is not named is on every rank.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def _fewer_queries(mixer: Mixer, tp: int) -> Mixer:
 
 
 def check_degree(anatomy: Anatomy, tp: int) -> None:
-    """A tensor-parallel degree must divide the heads of every layer, and the channels of every state."""
+    """A tensor-parallel degree must divide the heads of every layer, and the channels of every
+    state.
+    """
     for m in anatomy.mixers:
         check_heads(m, tp, uneven=m.kind != "kv")
         for s in m.states:
@@ -103,7 +106,9 @@ def check_degree(anatomy: Anatomy, tp: int) -> None:
 
 
 def fewer_experts(anatomy: Anatomy, ep: int) -> Anatomy:
-    """What one of ``ep`` devices holds where each has whole experts of its own, and all of what is no expert."""
+    """What one of ``ep`` devices holds where each has whole experts of its own, and all of what is
+    no expert.
+    """
     return replace(
         anatomy,
         parts=tuple(
@@ -114,9 +119,12 @@ def fewer_experts(anatomy: Anatomy, ep: int) -> Anatomy:
 
 
 def partition(n_layers: int, stages: int) -> list[range]:
-    """The layers of each pipeline stage; of a remainder, the last stages but one take one more each.
+    """The layers of each pipeline stage.
 
-    Source: vLLM's ``get_pp_indices`` (distributed/utils.py), which spares the last stage, where the head is.
+    Of a remainder, the last stages but one take one more each.
+
+    Source: vLLM's ``get_pp_indices`` (distributed/utils.py), which spares the last stage, where the
+    head is.
 
     >>> partition(10, 4)
     [range(0, 2), range(2, 5), range(5, 8), range(8, 10)]
@@ -131,7 +139,9 @@ def partition(n_layers: int, stages: int) -> list[range]:
 
 
 def stage(anatomy: Anatomy, stages: int, index: int) -> Anatomy:
-    """The parts that one pipeline stage holds: its layers, what stands before them or behind, its own tied head."""
+    """The parts that one pipeline stage holds: its layers, what stands before them or behind, its
+    own tied head.
+    """
     if any(m.kind in ("cross", "shared") for m in anatomy.mixers):
         raise InputError(f"how {anatomy.family} is cut into pipeline stages is not known")
     chosen = set(partition(anatomy.n_layers, stages)[index])

@@ -1,4 +1,6 @@
-"""Text that came from a file, made safe for a terminal: nothing in it moves the cursor or reorders the line."""
+"""Text that came from a file, made safe for a terminal: nothing in it moves the cursor or reorders
+the line.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def safe(text: str, keep: str = "") -> str:
-    """The text with control, formatting and bidirectional characters written as escapes, but for those in ``keep``.
+    """The text with control, formatting and bidirectional characters written as escapes, but for
+    those in ``keep``.
 
     >>> safe("layer" + chr(27) + "[31m")
     'layer\\\\x1b[31m'
@@ -35,7 +38,8 @@ def shorten(text: str, limit: int = 80) -> str:
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value from a file as an error names it: written as Python does, safe, cut, whatever it holds.
+    """A value from a file as an error names it: written as Python does, safe, cut, whatever it
+    holds.
 
     >>> shown("a"), shown([1, 2])
     ("'a'", '[1, 2]')

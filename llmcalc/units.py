@@ -81,12 +81,16 @@ def plural(word: str, n: int) -> str:
 
 
 def several(n: int, word: str, many: str | None = None) -> str:
-    """So many of them: ``1 token``, ``8,192 tokens``; ``many`` is a plural that does not end in s alone."""
+    """So many of them:
+
+    ``1 token``, ``8,192 tokens``; ``many`` is a plural that does not end in s alone.
+    """
     return f"{exact(n)} {many if many and n != 1 else plural(word, n)}"
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from ``80GB`` (10^9), ``8GiB`` (2^30), ``512`` or ``79.19 GiB``, whose part of a byte is dropped.
+    """Bytes from ``80GB`` (10^9), ``8GiB`` (2^30), ``512`` or ``79.19 GiB``, whose part of a byte
+    is dropped.
 
     >>> parse_bytes("8GiB"), parse_bytes("80GB")
     (8589934592, 80000000000)

@@ -1,4 +1,6 @@
-"""Writes llmcalc/families/index.py: which module describes which ``model_type``, so that one model loads one module."""
+"""Writes llmcalc/families/index.py: which module describes which ``model_type``, so that one model
+loads one module.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,20 @@ def text() -> str:
     for name, function in families().items():
         modules.setdefault(function.__module__.rsplit(".", 1)[-1], []).append(name)
     lines = [
-        '"""Which module describes which ``model_type``; written by scripts/family_index.py, checked by a test."""',
+        (
+            '"""Which module describes which ``model_type``; written by scripts/family_index.py,'
+            ' checked by a test."""'
+        ),
         "",
         "MODULES: dict[str, tuple[str, ...]] = {",
     ]
     for module in sorted(modules):
         names = sorted(modules[module])
-        one = f'    "{module}": ({", ".join(repr(n) for n in names)}{"," if len(names) == 1 else ""}),'.replace(
-            "'", '"'
+        one = (
+            f'    "{module}":'
+            f" ({', '.join(repr(n) for n in names)}{',' if len(names) == 1 else ''}),".replace(
+                "'", '"'
+            )
         )
         if len(one) > 120:
             lines.append(f'    "{module}": (')

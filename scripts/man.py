@@ -1,4 +1,6 @@
-"""Writes the manual page from the commands' own help: ``python scripts/man.py > docs/man/llmcalc.1``."""
+"""Writes the manual page from the commands' own help: ``python scripts/man.py >
+docs/man/llmcalc.1``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from llmcalc.cli import COMMANDS, _application
 
 EXIT = {
     "0": "done",
-    "1": "a difference was found: --expect, --max, check, what does not fit, a live measurement that is another",
+    "1": (
+        "a difference was found: --expect, --max, check, what does not fit, a live measurement that"
+        " is another"
+    ),
     "2": "wrong input",
     "3": "something is not to be had: a package, the network, a device, memory",
     "70": "a bug in llmcalc",
@@ -69,10 +74,12 @@ def page() -> str:
         "[OPTIONS] [MODEL]",
         ".SH DESCRIPTION",
         escaped(
-            "What a language model is made of, what it takes in memory, and why. A MODEL is a preset, a config.json,"
+            "What a language model is made of, what it takes in memory, and why. A MODEL is a"
+            " preset, a config.json,"
         ),
         escaped(
-            "a .safetensors or .gguf file, a directory, a hub id (org/name, org/name:Q4_K_M), or ollama:name."
+            "a .safetensors or .gguf file, a directory, a hub id (org/name, org/name:Q4_K_M), or"
+            " ollama:name."
         ),
         ".SH COMMANDS",
     ]

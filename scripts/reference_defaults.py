@@ -1,8 +1,10 @@
-"""Writes llmcalc/families/defaults.json: the class default of every size-bearing config key, per model_type.
+"""Writes llmcalc/families/defaults.json: the class default of every size-bearing config key, per
+model_type.
 
-A key that is absent from a published config.json means the default of the reference implementation's config class,
-which differs from class to class. This script reads those defaults from the classes' own fields (transformers is
-needed to run it, not to use llmcalc): ``python scripts/reference_defaults.py``.
+A key that is absent from a published config.json means the default of the reference
+implementation's config class, which differs from class to class. This script reads those defaults
+from the classes' own fields (transformers is needed to run it, not to use llmcalc): ``python
+scripts/reference_defaults.py``.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def main() -> None:
     )
     out.write_text("{\n" + lines + "\n}\n")
     print(
-        f"{len(kept)} types from transformers {transformers.__version__}, {out.stat().st_size} bytes"
+        f"{len(kept)} types from transformers {transformers.__version__}, {out.stat().st_size}"
+        " bytes"
     )
 
 

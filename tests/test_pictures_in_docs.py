@@ -1,4 +1,6 @@
-"""The pictures of the README and of docs/ are drawn again and compared; LLMCALC_UPDATE_DOCS=1 writes them."""
+"""The pictures of the README and of docs/ are drawn again and compared; LLMCALC_UPDATE_DOCS=1
+writes them.
+"""
 
 from __future__ import annotations
 

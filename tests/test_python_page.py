@@ -11,7 +11,9 @@ FENCE = re.compile(r"^```(\w*)$")
 
 
 def examples(text: str) -> str:
-    """The lines inside ```python blocks, every other line emptied, so that a failure names the page's own line."""
+    """The lines inside ```python blocks, every other line emptied, so that a failure names the
+    page's own line.
+    """
     lines, inside = [], False
     for line in text.splitlines():
         fence = FENCE.match(line)

@@ -13,7 +13,6 @@ import pytest
 
 from llmcalc.api import load
 from llmcalc.engines import ALL, ENGINES, choose, find, known_rules
-from llmcalc.errors import InputError
 from llmcalc.formats.element import dtype
 from llmcalc.formats.file_type import BASES
 from llmcalc.formats.scheme import SCHEMES
@@ -22,31 +21,25 @@ from llmcalc.questions.load import Settings
 from llmcalc.questions.recipe import Recipe
 from llmcalc.questions.speed import weight_reads
 from llmcalc.questions.training import train
-from llmcalc.questions.what_fits import degrees
 from tests.conftest import Ran
 
 ROOT = Path(__file__).parents[1] / "llmcalc"
 DOCS = Path(__file__).parents[1] / "docs"
 MODELS = (
     *("gpt2", "llama-3-8b", "llama-3.2-1b", "qwen3-30b-a3b", "gpt-oss-20b"),
-    *("mixtral-8x7b", "deepseek-v2-lite", "gemma-2-9b", "falcon-7b", "phi-3-mini-4k"),
+    *("mixtral-8x7b", "deepseek-v2-lite", "gemma-2-9b", "falcon-11b", "phi-3-mini-4k"),
 )
-"""Tied and untied, transposed, routed one by one and stacked, latent, fused: ten ways to lie in a file."""
+"""Tied and untied, transposed, routed one by one and stacked, latent, fused: ten ways to lie in a
+file.
+"""
 FORMATS = ("float32", "bfloat16", "float8_e4m3fn", *SCHEMES, "int8", "int4", "Q8_0", "Q4_K_M")
-
-
-def model(name: str) -> Any:
-    try:
-        return load(name)
-    except InputError:
-        pytest.skip(f"no preset {name}")
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_command_counts_the_same_bytes(cli: Callable[..., Ran], name: str, form: str) -> None:
     """``fit``, ``dtype``, ``train`` and ``speed`` on one model in one format, byte for byte."""
-    said = model(name)
+    said = load(name)
     anatomy, wide = said.anatomy, said.model.wide
     chosen = named(form, wide)
     words = ("fit", name, "--weights", form, "--device-memory", "9TiB", "--ctx", 64, "--json")
@@ -72,7 +65,7 @@ def test_every_command_counts_the_same_bytes(cli: Callable[..., Ran], name: str,
 
 @pytest.mark.parametrize("name", MODELS)
 def test_params_says_what_the_formats_say(cli: Callable[..., Ran], name: str) -> None:
-    said = model(name)
+    said = load(name)
     for kind in ("float32", "bfloat16"):
         words = ("params", name, "--dtype", kind, "--by", "weight", "--json")
         rows = json.loads(cli(*words).out)["rows"]
@@ -101,7 +94,9 @@ def test_numbers_that_two_tables_had_wrong(cli: Callable[..., Ran]) -> None:
 
 
 def test_a_window_survives_as_many_batches_as_its_version_flies() -> None:
-    """vLLM to 0.15 has one batch in flight: 2,048 - 1 + 8,192 tokens in pages of 16, and one more."""
+    """vLLM to 0.15 has one batch in flight: 2,048 - 1 + 8,192 tokens in pages of 16, and
+    one more.
+    """
     answer = load("recurrentgemma-2b").kvcache(ctx=131072, engine="vllm@0.10")
     rows = {row.kind: row for row in answer.rows}
     assert rows["sliding"].tokens == (-(-(2047 + 8192) // 16) + 1) * 16
@@ -123,7 +118,9 @@ def test_degrees_of_a_stage_have_their_head() -> None:
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_scheme_is_whole(name: str) -> None:
-    """A size, a formula that it is known by, a place in the documents, settings in ``packing`` alone."""
+    """A size, a formula that it is known by, a place in the documents, settings in ``packing``
+    alone.
+    """
     scheme = SCHEMES[name]
     assert scheme.name == name and scheme.formula and int(scheme.n_bytes(4096, 4096)) > 0
     assert name in (DOCS / "dtype.md").read_text(), f"docs/dtype.md does not name {name}"
@@ -134,12 +131,15 @@ def test_a_file_type_is_whole() -> None:
     text = (DOCS / "dtype.md").read_text().lower()
     for name, base in BASES.items():
         assert dtype(base).size > 0
-        assert name.lower().split("_")[0] in text, name
+        family = re.match(r"[a-z]+\d*", name.lower())
+        assert family and family[0] in text, name
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_is_whole(cli: Callable[..., Ran], name: str) -> None:
-    """Versions without a gap, each asked for by a name of its own, listed, with a source, documented."""
+    """Versions without a gap, each asked for by a name of its own, listed, with a source,
+    documented.
+    """
     engine = find(name)
     for older, newer in zip(engine.versions, engine.versions[1:], strict=False):
         assert older.until is not None and newer.since is not None and older.until < newer.since
@@ -211,10 +211,3 @@ def test_records_are_made_by_keyword() -> None:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and made.match(ast.unparse(node.func).rsplit(".", 1)[-1]):
                 assert len(node.args) <= 5, f"{path}:{node.lineno} {ast.unparse(node.func)}"
-
-
-def test_expert_degrees_never_grow() -> None:
-    """What one of more devices holds of a model with experts is less, down to a single expert."""
-    said = load("gpt-oss-20b").fit(device="h100", ctx=64)
-    assert said.verdict == "yes"
-    assert degrees is not None

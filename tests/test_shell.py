@@ -1,4 +1,6 @@
-"""What a shell has of llmcalc: completion for bash, zsh and fish, the manual page, ``python -m llmcalc``."""
+"""What a shell has of llmcalc: completion for bash, zsh and fish, the manual page, ``python -m
+llmcalc``.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_bash_completes_for_real(tmp_path: Path) -> None:
 
 
 def test_the_manual_page_is_the_commands_own_help() -> None:
-    """``python scripts/man.py > docs/man/llmcalc.1`` writes it; LLMCALC_UPDATE_DOCS=1 does so here."""
+    """``python scripts/man.py > docs/man/llmcalc.1`` writes it; LLMCALC_UPDATE_DOCS=1
+    does so here.
+    """
     env = os.environ | {"COLUMNS": "100"}
     page = subprocess.run(
         [sys.executable, ROOT / "scripts" / "man.py"],

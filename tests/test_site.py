@@ -1,4 +1,6 @@
-"""The site of docs/: every page is in its navigation, and it builds without a warning and without the network."""
+"""The site of docs/: every page is in its navigation, and it builds without a warning and without
+the network.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def test_every_page_is_in_the_nav_once() -> None:
 def test_it_builds_strictly_and_a_page_fetches_nothing(tmp_path: Path) -> None:
     for package in ("mkdocs", "material"):
         pytest.importorskip(package, reason="the extra docs is not installed")
-    # Proxies that nobody listens on, so that a build which asks the network fails; the theme's notice is no finding.
+    # Proxies that nobody listens on, so that a build which asks the network fails; the theme's
+    # notice is no finding.
     nowhere = dict.fromkeys(
         ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
     )

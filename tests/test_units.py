@@ -1,4 +1,6 @@
-"""Bytes in powers of two under their own names, counts in powers of ten, and people's spellings of both."""
+"""Bytes in powers of two under their own names, counts in powers of ten, and people's spellings of
+both.
+"""
 
 from __future__ import annotations
 

@@ -48,10 +48,15 @@ COMMANDS = {
 
 
 def _application(argv: list[str]) -> typer.Typer:
-    """The command that is asked for, or all of them where none is: an import that is not needed costs time."""
+    """The command that is asked for, or all of them where none is: an import that is not needed
+    costs time.
+    """
     app = typer.Typer(
         name="llmcalc",
-        help="Model anatomy and memory arithmetic: what a language model is made of, and what it takes in memory.",
+        help=(
+            "Model anatomy and memory arithmetic: what a language model is made of, and what it"
+            " takes in memory."
+        ),
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode=None,
@@ -63,21 +68,25 @@ def _application(argv: list[str]) -> typer.Typer:
     for name in [asked] if asked in COMMANDS else COMMANDS:
         module, _, attribute = COMMANDS[str(name)].partition(":")
         function = getattr(import_module(f"llmcalc.cli.{module}"), attribute)
-        app.command(name, short_help=(function.__doc__ or "").partition("\n")[0])(function)
+        first = (function.__doc__ or "").partition("\n\n")[0]
+        app.command(name, short_help=" ".join(first.split()))(function)
     return app
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; the exit code is 0 done, 1 a difference found, 2 wrong input, 3 not available, 70 a bug."""
+    """Runs one command.
+
+    The exit code is 0 done, 1 a difference found, 2 wrong input, 3 not available, 70 a bug.
+    """
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  # whoever closed it does not want to read it
+        # whoever closed it does not want to read it
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     if sys.stdout is None:
         return _say("the output is closed", None, 3)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # an old terminal's encoding must not end a command
+            # an old terminal's encoding must not end a command
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _application(sys.argv[1:] if argv is None else argv)(
             args=argv, standalone_mode=False
@@ -129,7 +138,10 @@ def _say(message: str, hint: str | None, code: int) -> int:
 
 
 def run() -> None:
-    """The console script. An overflow is an infinity that the answer shows: numpy need not say so on its own."""
+    """The console script.
+
+    An overflow is an infinity that the answer shows: numpy need not say so on its own.
+    """
     import warnings
 
     warnings.simplefilter("ignore", RuntimeWarning)

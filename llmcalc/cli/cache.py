@@ -1,4 +1,7 @@
-"""``llmcalc cache``: what is kept of the headers that came over the network; clears it, or bounds it."""
+"""``llmcalc cache``: what is kept of the headers that came over the network.
+
+Clears it, or bounds it.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,10 @@ def cache(
 ) -> None:
     """Headers from the hub that are kept on this machine: shows, clears or bounds them.
 
-    Files that the hub's own client keeps are not touched. LLMCALC_CACHE_DIR says where headers are kept, and
-    LLMCALC_CACHE_MAX how much of them at most.
+    Files that the hub's own client keeps are not touched. LLMCALC_CACHE_DIR says where headers are
+    kept, and LLMCALC_CACHE_MAX how much of them at most.
 
-    \b
-    llmcalc cache
-    llmcalc cache --max 100MB
-    llmcalc cache --clear
+    \b llmcalc cache llmcalc cache --max 100MB llmcalc cache --clear
     """
     if clear and most is not None:
         raise InputError("--clear and --max are two ways to make room")

@@ -60,8 +60,10 @@ def check(
     if found.header is None:
         raise InputError(
             f"{found.name} has no checkpoint to check",
-            hint="name a directory with .safetensors files, a .safetensors or a .gguf file; "
-            "pickled .bin and .pt files are not read",
+            hint=(
+                "name a directory with .safetensors files, a .safetensors or a .gguf file; "
+                "pickled .bin and .pt files are not read"
+            ),
         )
     result = compared(found, found.header)
     view, wrong = view_of(found, found.header, result, output), 0
@@ -133,7 +135,9 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
 
 
 def dtypes_by_role(result: Result, header: Header) -> dict[str, list[str]]:
-    """Which formats the tensors of each role are stored in, packed ones and their scales included."""
+    """Which formats the tensors of each role are stored in, packed ones and their scales
+    included.
+    """
     found: dict[str, dict[str, None]] = {}
     for name, stored in header.tensors.items():
         if role := result.roles.get(name):

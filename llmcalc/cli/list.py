@@ -25,12 +25,10 @@ def list_known(
         ),
     ],
 ) -> None:
-    """List presets, families, dtypes, engines, devices, encodings, or the models that are on this machine.
+    """List presets, families, dtypes, engines, devices, encodings, or the models that are on this
+    machine.
 
-    \b
-    llmcalc list presets
-    llmcalc list families --json
-    llmcalc list local
+    \b llmcalc list presets llmcalc list families --json llmcalc list local
     """
     lists = {
         "presets": presets,
@@ -134,7 +132,9 @@ def mixers(names: list[str]) -> list[str]:
 
 
 def engines() -> Listing:
-    """Every engine, a row for each set of its rules: which versions, from where, measured on what."""
+    """Every engine, a row for each set of its rules: which versions, from where,
+    measured on what.
+    """
     from llmcalc.engines import find, known_rules
 
     rows = [
@@ -234,7 +234,9 @@ def encodings() -> Listing:
 
 
 def local() -> Listing:
-    """Models that the hub's client, Ollama, LM Studio and llama.cpp keep here, by the names that llmcalc takes."""
+    """Models that the hub's client, Ollama, LM Studio and llama.cpp keep here, by the names that
+    llmcalc takes.
+    """
     from llmcalc.sources.local import models
 
     rows: list[dict[str, Any]] = [

@@ -1,4 +1,7 @@
-"""The live twins of the calculating commands: the same numbers, measured; a difference is exit code 1."""
+"""The live twins of the calculating commands: the same numbers, measured.
+
+A difference is exit code 1.
+"""
 
 from __future__ import annotations
 

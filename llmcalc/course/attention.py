@@ -1,4 +1,7 @@
-"""Attention on small matrices, every step kept: scores, scaling, mask, weights, output; whole, or row by row."""
+"""Attention on small matrices, every step kept: scores, scaling, mask, weights, output.
+
+Whole, or row by row.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ def attention(
 ) -> list[Step]:
     """softmax(Q·Kᵀ/√d_k + mask)·V for one head, step by step (arXiv 1706.03762, section 3.2).
 
-    ``q`` is (rows, d_k), ``k`` (tokens, d_k), ``v`` (tokens, d_v); with fewer rows than tokens the rows are the last.
+    ``q`` is (rows, d_k), ``k`` (tokens, d_k), ``v`` (tokens, d_v); with fewer rows than tokens the
+    rows are the last.
 
     >>> x = np.eye(2)
     >>> attention(x, x, x, causal=True)[-1].values.round(4).tolist()
@@ -63,7 +67,9 @@ def attention(
 
 
 def with_cache(q: Matrix, k: Matrix, v: Matrix, scaled: bool = True) -> Matrix:
-    """The causal output row by row, each query against the keys and values that are cached by then."""
+    """The causal output row by row, each query against the keys and values that are
+    cached by then.
+    """
     rows = [
         attention(q[i : i + 1], k[: i + 1], v[: i + 1], True, scaled)[-1].values
         for i in range(len(q))
@@ -83,7 +89,9 @@ def project(x: Matrix, projections: Mapping[str, Matrix]) -> dict[str, Step]:
 def heads(
     parts: Mapping[str, Step], n_heads: int, causal: bool, scaled: bool, w_o: Matrix | None
 ) -> list[Step]:
-    """Several heads: each on its own columns of Q, K and V, their outputs side by side, and W_O where it is given."""
+    """Several heads: each on its own columns of Q, K and V, their outputs side by side, and W_O
+    where it is given.
+    """
     q, k, v = (parts[n].values for n in "QKV")
     steps = [parts[n] for n in "QKV"]
     for name, m in zip("QKV", (q, k, v), strict=True):

@@ -16,7 +16,9 @@ from llmcalc.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """A calculation that is done: its matrices in order, and single values by key with what they are."""
+    """A calculation that is done: its matrices in order, and single values by key with what they
+    are.
+    """
 
     title: str
     steps: list[Step] = field(default_factory=list)
@@ -28,7 +30,10 @@ def _column(values: Matrix) -> Matrix:
 
 
 def layernorm(g: Given) -> Worked:
-    """(x - mean)/√(var + ε)·gain + bias over each row; the variance divides by n (arXiv 1607.06450)."""
+    """(x - mean)/√(var + ε)·gain + bias over each row.
+
+    The variance divides by n (arXiv 1607.06450).
+    """
     x, eps = g.matrix("x"), g.number("eps", 1e-5, 0, 1)
     mean, var = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
     if (var + eps == 0).any():
@@ -115,7 +120,10 @@ def cosine(g: Given) -> Worked:
 
 
 def residual(g: Given) -> Worked:
-    """The gradient that arrives after n layers, each of derivative F': F'ⁿ without shortcuts, (1 + F')ⁿ with them."""
+    """The gradient that arrives after n layers, each of derivative F':
+
+    F'ⁿ without shortcuts, (1 + F')ⁿ with them.
+    """
     slope, layers = g.number("slope", None, -100, 100), g.wholes("layers", None, 1000)
     n = np.array(layers, dtype=np.float64)
     with np.errstate(over="ignore"):
@@ -128,12 +136,16 @@ def residual(g: Given) -> Worked:
 
 
 def neuron(g: Given) -> Worked:
-    """Σ w·x against a threshold: the neuron fires above it; a threshold is a bias of the opposite sign."""
+    """Σ w·x against a threshold: the neuron fires above it.
+
+    A threshold is a bias of the opposite sign.
+    """
     x, w = g.vector("x"), g.matrix("weights")
     at = g.vector("thresholds")
     if w.shape != (len(at), len(x)):
         raise InputError(
-            f"{len(at)} thresholds and {len(x)} inputs need {len(at)} x {len(x)} weights, not {w.shape}"
+            f"{len(at)} thresholds and {len(x)} inputs need {len(at)} x {len(x)} weights, not"
+            f" {w.shape}"
         )
     sums = w @ x
     steps = [
@@ -159,7 +171,9 @@ def gradient_step(g: Given) -> Worked:
 
 
 def positions(g: Given) -> Worked:
-    """PE(p, 2i) = sin(p/10000^(2i/d)), PE(p, 2i + 1) = cos of the same (arXiv 1706.03762, section 3.5)."""
+    """PE(p, 2i) = sin(p/10000^(2i/d)), PE(p, 2i + 1) = cos of the same (arXiv 1706.03762, section
+    3.5).
+    """
     d, at = g.whole("d", 4, 2), g.wholes("positions", (0, 1, 2, 3))
     if d % 2:
         raise InputError(f"d is {d}; sines and cosines come in pairs, so it must be even")
@@ -175,7 +189,10 @@ def positions(g: Given) -> Worked:
 
 
 def dropout(g: Given) -> Worked:
-    """Each value is dropped with probability p; what is kept is divided by 1 - p, so the expected size stays."""
+    """Each value is dropped with probability p.
+
+    What is kept is divided by 1 - p, so the expected size stays.
+    """
     p, x = g.number("p", None, 0, 1), g.matrix("x")
     if p == 1:
         raise InputError("p is 1: nothing is kept, and nothing can make up for it")
@@ -190,7 +207,9 @@ def dropout(g: Given) -> Worked:
 
 
 def matmul(g: Given) -> Worked:
-    """C = A·B with A of m x k and B of k x n: m·n·k multiplications, and 2·m·n·k FLOP with their additions."""
+    """C = A·B with A of m x k and B of k x n: m·n·k multiplications, and 2·m·n·k FLOP with their
+    additions.
+    """
     steps: list[Step] = []
     if g.has("A") or g.has("B"):
         a, b = g.matrix("A"), g.matrix("B")

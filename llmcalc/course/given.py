@@ -16,7 +16,9 @@ LARGEST = 64
 
 
 class Given:
-    """A JSON object whose keys are asked for by name; a key that nobody asked for is an InputError."""
+    """A JSON object whose keys are asked for by name; a key that nobody asked for is an
+    InputError.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values

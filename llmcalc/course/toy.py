@@ -1,7 +1,8 @@
 """The smallest language model that has everything: eight words, width 4, one head, three tokens.
 
-One layer without MLP and norms, unless they are asked for; the head is the embedding's transpose. Forward, the
-gradient of the loss at the logits and the head, and one AdamW step of the head alone (arXiv 1711.05101).
+One layer without MLP and norms, unless they are asked for; the head is the embedding's transpose.
+Forward, the gradient of the loss at the logits and the head, and one AdamW step of the head alone
+(arXiv 1711.05101).
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class Toy:
 def toy(
     std: float = 0.02, seed: int = 0, layers: int = 1, mlp: bool = False, norm: bool = False
 ) -> Toy:
-    """Weights of a normal distribution by NumPy's default_rng, drawn in the order E, P, then layer by layer.
+    """Weights of a normal distribution by NumPy's default_rng, drawn in the order E, P, then layer
+    by layer.
 
-    A layer draws W_Q, W_K, W_V, W_O and, with an MLP, W_in and W_out; what writes into the residual stream (W_O, W_out)
-    is divided by √(2·layers), as GPT-2 does.
+    A layer draws W_Q, W_K, W_V, W_O and, with an MLP, W_in and W_out; what writes into the residual
+    stream (W_O, W_out) is divided by √(2·layers), as GPT-2 does.
     """
     rng = np.random.default_rng(seed)
 
@@ -99,7 +101,10 @@ def forward(m: Toy, head: Matrix | None = None) -> tuple[list[Step], float]:
 
 
 def _block(b: Block, before: Step, norm: bool, label: str) -> list[Step]:
-    """A layer on the residual stream: attention, then the MLP where there is one; each adds to what came in."""
+    """A layer on the residual stream: attention, then the MLP where there is one.
+
+    Each adds to what came in.
+    """
     x, name = before.values, before.name
     steps = [Step(f"N{label}", f"LayerNorm({name})", _normed(x))] if norm else []
     into, read = (steps[-1].values, steps[-1].name) if norm else (x, name)
@@ -123,9 +128,11 @@ def _block(b: Block, before: Step, norm: bool, label: str) -> list[Step]:
 
 
 def backward(m: Toy) -> tuple[list[Step], float]:
-    """The loss's gradient at the logits and the head, AdamW's first step of the head, and the loss after it.
+    """The loss's gradient at the logits and the head, AdamW's first step of the head, and the loss
+    after it.
 
-    dL/dlogits = (softmax - onehot)/T. In a first step the moments' corrections leave g/|g|: a step by the sign.
+    dL/dlogits = (softmax - onehot)/T. In a first step the moments' corrections leave g/|g|: a step
+    by the sign.
     """
     steps, _ = forward(m)
     last, probabilities = steps[-3], steps[-1].values

@@ -51,7 +51,8 @@ def estimated(name: str, span: tuple[int, int, int], why: str) -> Part:
 class Need:
     """What working memory depends on: the model, the load, the ranks together, one device's memory.
 
-    ``here`` are the parts that one stage holds, of ``anatomy`` all of the model's. ``sequences`` are those that the engine makes room for at a time (vLLM's ``max_num_seqs``).
+    ``here`` are the parts that one stage holds, of ``anatomy`` all of the model's. ``sequences``
+    are those that the engine makes room for at a time (vLLM's ``max_num_seqs``).
     """
 
     anatomy: Anatomy
@@ -80,10 +81,11 @@ def no_copies(need: Need) -> int:
 class Rules:
     """What an engine does from one version to another: a row of its table.
 
-    ``source`` says where the rules were read, ``evidence`` what the estimates of working memory were
-    fitted to, None where nothing was measured. ``copies`` are bytes that lie beside the weights of a
-    rank because of how this engine lays them out. ``utilization`` is the share of the memory that it
-    takes by default; where ``of_the_rest`` it is a share of what weights and working memory leave.
+    ``source`` says where the rules were read, ``evidence`` what the estimates of working memory
+    were fitted to, None where nothing was measured. ``copies`` are bytes that lie beside the
+    weights of a rank because of how this engine lays them out. ``utilization`` is the share of the
+    memory that it takes by default; where ``of_the_rest`` it is a share of what weights and working
+    memory leave.
     """
 
     name: str
@@ -155,8 +157,9 @@ class Engine:
 
     ``options`` maps our names of settings to the engine's; a setting that is not in it is refused.
     ``by_layers``: it divides a model by layers among devices (llama.cpp), and never a matrix.
-    ``reads`` are the formats of files that it loads as they are. ``cache_dtype`` chooses the cache's
-    dtype where none is asked for. Before ``oldest`` it was another program, which is not described.
+    ``reads`` are the formats of files that it loads as they are. ``cache_dtype`` chooses the
+    cache's dtype where none is asked for. Before ``oldest`` it was another program, which is not
+    described.
     """
 
     name: str

@@ -12,10 +12,11 @@ from llmcalc.formats.element import DType, dtype
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Sequences and tokens to hold, the formats to hold them in, and the settings that engines round by.
+    """Sequences and tokens to hold, the formats to hold them in, and the settings that engines
+    round by.
 
-    ``context`` is tokens per sequence, ``source`` tokens of the other sequence (encoder-decoders), ``batch``
-    sequences. ``state_dtype`` is that of recurrent states without a fixed one.
+    ``context`` is tokens per sequence, ``source`` tokens of the other sequence (encoder-decoders),
+    ``batch`` sequences. ``state_dtype`` is that of recurrent states without a fixed one.
     """
 
     context: Dim
@@ -43,9 +44,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Layers that share a rule: what they hold for all sequences, and what one more token of one sequence adds.
+    """Layers that share a rule: what they hold for all sequences, and what one more token of one
+    sequence adds.
 
-    ``tokens`` is what is held or allocated per sequence; ``pool_per_token`` what a paged pool charges per token.
+    ``tokens`` is what is held or allocated per sequence; ``pool_per_token`` what a paged pool
+    charges per token.
     """
 
     kind: str
@@ -91,7 +94,10 @@ def gathered(
 
 
 def in_bytes(elements: Dim, kind: DType, name: str = "element_bytes") -> Dim:
-    """Elements as bytes of a format; a plain one multiplies by a named size, a block one fills its last block up."""
+    """Elements as bytes of a format.
+
+    A plain one multiplies by a named size, a block one fills its last block up.
+    """
     if kind.block == 1:
         return elements * Dim(kind.size, name)
     return ceil_div(elements, kind.block) * kind.size
@@ -100,7 +106,9 @@ def in_bytes(elements: Dim, kind: DType, name: str = "element_bytes") -> Dim:
 def token_bytes(
     mixer: Mixer, load: Load, keys: Dim | None = None, values: Dim | None = None
 ) -> Dim:
-    """Bytes of one token in one layer: keys and values in their formats, index keys in that of the keys."""
+    """Bytes of one token in one layer: keys and values in their formats, index keys in that of the
+    keys.
+    """
     keys = mixer.keys if keys is None else keys
     values = mixer.values if values is None else values
     same = load.key_dtype == load.value_dtype
@@ -136,7 +144,10 @@ def state_size(
 
 
 def check_heads(mixer: Mixer, tp: int, *, uneven: bool = False) -> None:
-    """A degree must divide the query heads, and the key/value heads too or repeat each; ``uneven`` rounds those up."""
+    """A degree must divide the query heads, and the key/value heads too or repeat each.
+
+    ``uneven`` rounds those up.
+    """
     if mixer.n_heads and mixer.n_heads % tp:
         raise InputError(f"--tp {tp} does not divide {int(mixer.n_heads)} heads")
     n = int(mixer.n_kv_heads)
@@ -145,7 +156,9 @@ def check_heads(mixer: Mixer, tp: int, *, uneven: bool = False) -> None:
 
 
 def shared_heads(mixer: Mixer, tp: int, *, ceil: bool = False) -> Mixer:
-    """The mixer as one rank of ``tp`` holds it: key/value heads divided, and replicated where there are too few."""
+    """The mixer as one rank of ``tp`` holds it: key/value heads divided, and replicated where there
+    are too few.
+    """
     if tp == 1 or mixer.kind in ("latent", "shared", "none"):
         return mixer
     check_heads(mixer, tp, uneven=ceil)

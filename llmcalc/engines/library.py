@@ -15,7 +15,10 @@ def cuda_context() -> Part:
 
 
 def working(need: Need) -> list[Part]:
-    """One row of float32 logits per sequence; whatever a forward pass needs beside them is not known."""
+    """One row of float32 logits per sequence.
+
+    Whatever a forward pass needs beside them is not known.
+    """
     logits = 4 * need.anatomy.vocab * int(need.load.batch)
     why = "one row of float32 per sequence; a prefill may keep more"
     return [estimated("logits", (logits, logits, 4 * logits), why), cuda_context()]

@@ -1,7 +1,8 @@
-"""llama.cpp's cells: rounded to 256, one stream per sequence or one for all, windows with room for a batch.
+"""llama.cpp's cells: rounded to 256, one stream per sequence or one for all, windows with room for
+a batch.
 
-Source: llama-kv-cache*.cpp, llama-memory-recurrent.cpp, llama-context.cpp as vendored in llama-cpp-python 0.3.36.
-Ollama starts the same code (``-c num_ctx·num_parallel -np num_parallel``).
+Source: llama-kv-cache*.cpp, llama-memory-recurrent.cpp, llama-context.cpp as vendored in
+llama-cpp-python 0.3.36. Ollama starts the same code (``-c num_ctx·num_parallel -np num_parallel``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ NOT_RUN = (
 
 
 def cells(anatomy: Anatomy, load: Load, engine: str = "llama.cpp") -> Cache:
-    """The K and V tensors of every layer, and the recurrent memory, for ``batch`` slots of ``context`` tokens."""
+    """The K and V tensors of every layer, and the recurrent memory, for ``batch`` slots of
+    ``context`` tokens.
+    """
     _check(anatomy, load)
     slots, one = load.batch, Dim(1)
     tokens = load.context * load.batch if load.unified else load.context
@@ -64,7 +67,8 @@ def _check(anatomy: Anatomy, load: Load) -> None:
         for m in anatomy.mixers:
             if kind.block > 1 and load.flash_attention and m.d_qk and m.d_qk % kind.block:
                 raise InputError(
-                    f"{side} as {kind.name} needs heads that {kind.block} divides; a head has {int(m.d_qk)}"
+                    f"{side} as {kind.name} needs heads that {kind.block} divides; a head has"
+                    f" {int(m.d_qk)}"
                 )
     if load.value_dtype.block > 1 and not load.flash_attention:
         raise InputError(
@@ -80,7 +84,8 @@ def _check(anatomy: Anatomy, load: Load) -> None:
         raise InputError(f"the rule of llama.cpp's cache for {anatomy.family} is not known")
     if any(m.index_keys or m.compress_rate is not None for m in anatomy.mixers):
         raise InputError(
-            f"the rule of llama.cpp's cache for the sparse attention of {anatomy.family} is not known"
+            f"the rule of llama.cpp's cache for the sparse attention of {anatomy.family} is not"
+            " known"
         )
 
 
@@ -171,8 +176,10 @@ SAMPLING = Sampling(
     defaults={"top_k": 40, "top_p": 0.95, "min_p": 0.05, "temperature": 0.8},
     exactly=True,
     recent=True,
-    note="llama.cpp: cuts at T = 1, temperature last; exactly k tokens; "
-    "penalties over the last tokens",
+    note=(
+        "llama.cpp: cuts at T = 1, temperature last; exactly k tokens; "
+        "penalties over the last tokens"
+    ),
 )
 ENGINE = Engine(
     name="llama.cpp",

@@ -24,7 +24,10 @@ from llmcalc.engines.llama_cpp import (
 )
 from llmcalc.errors import InputError
 
-OLDER = "Ollama to 0.11 (fs/ggml/ggml.go): its own runner, windows plus one batch, latent attention expanded"
+OLDER = (
+    "Ollama to 0.11 (fs/ggml/ggml.go): its own runner, windows plus one batch, latent attention"
+    " expanded"
+)
 
 
 def own_runner(anatomy: Anatomy, load: Load) -> Cache:

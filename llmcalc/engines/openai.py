@@ -12,8 +12,10 @@ ENGINE = Engine(
         settings=frozenset(
             ("logit_bias", "frequency_penalty", "presence_penalty", "temperature", "top_p")
         ),
-        note="OpenAI documents the parameters and not their order: "
-        "temperature before top-p is assumed",
+        note=(
+            "OpenAI documents the parameters and not their order: "
+            "temperature before top-p is assumed"
+        ),
         hottest=2,
     ),
 )

@@ -1,4 +1,6 @@
-"""The plain arithmetic that engines without a pool share: tokens that a query sees, nothing rounded."""
+"""The plain arithmetic that engines without a pool share: tokens that a query sees, nothing
+rounded.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,11 @@ def plain_row(mixer: Mixer, load: Load, tokens: Dim | None, per_token: Dim | Non
 
 
 def _compressed(mixer: Mixer, load: Load) -> Row:
-    """DeepSeek-V4: a window of single keys, one entry per group of tokens before it, the group that is not full yet.
+    """DeepSeek-V4: a window of single keys, one entry per group of tokens before it, the group that
+    is not full yet.
 
-    The reference's CSA layers keep overlapping groups too, their gates in float32, and the same for the indexer.
+    The reference's CSA layers keep overlapping groups too, their gates in float32, and the same for
+    the indexer.
     """
     rate, d_h, index = mixer.compress_rate or Dim(1), mixer.d_qk, mixer.index_keys
     window = least(load.context, (mixer.window or load.context) - 1)

@@ -24,7 +24,9 @@ RULES = "SGLang 0.5.23 (pool_configurator.py): tokens at a price each, windows a
 
 
 def pools(anatomy: Anatomy, load: Load) -> Cache:
-    """Slots of the token pools for these sequences; layers with a window have a pool of their own."""
+    """Slots of the token pools for these sequences; layers with a window have a pool of
+    their own.
+    """
     mixers = [shared_heads(m, load.tp) for m in anatomy.mixers if m.kind not in ("none", "shared")]
     refuse_unknown(anatomy, mixers, "SGLang", index=True)
     hybrid = any(m.window for m in mixers) and any(m.per_token and not m.window for m in mixers)
@@ -67,19 +69,23 @@ def pools(anatomy: Anatomy, load: Load) -> Cache:
 
 
 def _reserve(visible: int, tp: int) -> float:
-    """MiB that SGLang leaves outside weights and pools: activations, graphs, chunks (kv pool configurator, 0.5.23)."""
+    """MiB that SGLang leaves outside weights and pools: activations, graphs, chunks (kv pool
+    configurator, 0.5.23).
+    """
     gib = visible / GIB
     chunk = 2048 if gib < 20 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
     graphs = (
         8
         if gib < 20
-        else (48 if tp < 4 else 160)
-        if gib < 35
-        else (32 if tp < 4 else 160)
-        if gib < 60
-        else 256
-        if tp < 4
-        else 512
+        else (
+            (48 if tp < 4 else 160)
+            if gib < 35
+            else (32 if tp < 4 else 160)
+            if gib < 60
+            else 256
+            if tp < 4
+            else 512
+        )
     )
     reserved = 512 + 1.5 * max(chunk, 2048) + tp / 8 * 1024 + 2 * graphs
     return max(reserved, 10240) if gib > 60 else reserved

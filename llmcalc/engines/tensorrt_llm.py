@@ -27,7 +27,10 @@ EVIDENCE = "72 published batch sizes"
 
 
 def blocks(anatomy: Anatomy, load: Load) -> Cache:
-    """Blocks of 32 tokens per sequence; without ``max_attention_window`` every layer holds every token."""
+    """Blocks of 32 tokens per sequence.
+
+    Without ``max_attention_window`` every layer holds every token.
+    """
     mixers = [
         shared_heads(m, load.tp, ceil=True)
         for m in anatomy.mixers

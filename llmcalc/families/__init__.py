@@ -1,4 +1,6 @@
-"""The registry: which function describes which ``model_type``, and the way from a Config to an Anatomy."""
+"""The registry: which function describes which ``model_type``, and the way from a Config to an
+Anatomy.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def families() -> Mapping[str, Family]:
 
 @cache
 def class_defaults(model_type: str) -> Mapping[str, Any]:
-    """What an absent key means for that ``model_type``: the defaults of the reference implementation's class.
+    """What an absent key means for that ``model_type``: the defaults of the reference
+    implementation's class.
 
     The file has one line per type, and only that line is read as JSON.
     """
@@ -70,7 +73,10 @@ def class_defaults(model_type: str) -> Mapping[str, Any]:
 
 
 def model_type(raw: Mapping[str, Any]) -> str:
-    """The family a raw config belongs to: ``model_type``, else the class named in ``architectures``."""
+    """The family a raw config belongs to:
+
+    ``model_type``, else the class named in ``architectures``.
+    """
     named = raw.get("model_type")
     if isinstance(named, str) and find(named):
         return named
@@ -132,7 +138,9 @@ def inner(c: Config, key: str, default_type: str = "") -> Config:
 
 
 def parts_of(c: Config) -> Parts:
-    """The parts of a config whose family is known by its ``model_type``; for models inside others."""
+    """The parts of a config whose family is known by its ``model_type``; for models
+    inside others.
+    """
     named = model_type(c.raw)
     function = find(named)
     assert function is not None  # model_type() has found it
@@ -158,7 +166,8 @@ def anatomy(c: Config) -> Anatomy:
     except _WRONG_KIND as error:
         said = shorten(str(error), 100) or type(error).__name__
         raise ConfigError(
-            f"{c.family or 'config'}: a value of the config is of the wrong kind, or contradicts another ({said})",
+            f"{c.family or 'config'}: a value of the config is of the wrong kind, or contradicts"
+            f" another ({said})",
             hint="LLMCALC_DEBUG=1 shows where",
         ) from error
     if _is_bare(c):
@@ -186,11 +195,15 @@ def _impossible(part: Part) -> str | None:
 
 
 _WRONG_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What Python says when a family's function meets a text, a list or nothing where a config has a number."""
+"""What Python says when a family's function meets a text, a list or nothing where a config has a
+number.
+"""
 
 
 def _is_bare(c: Config) -> bool:
-    """Whether the config asks for the model without a head (``MistralModel``), as embedding models do."""
+    """Whether the config asks for the model without a head (``MistralModel``), as embedding models
+    do.
+    """
     named = c.raw.get("architectures")
     first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     return first.endswith("Model") and not first.endswith(("LMHeadModel", "LMModel"))

@@ -51,7 +51,9 @@ def feed_forward(p: str, d: Dim, d_ff: Dim, layers: Layers) -> Parts:
 
 
 def cross(layers: Layers, n_heads: Dim, d_h: Dim, source: Dim | None = None) -> Mixer:
-    """Attention to the encoder: keys and values of every source token, kept as long as the answer lasts."""
+    """Attention to the encoder: keys and values of every source token, kept as long as the answer
+    lasts.
+    """
     return Mixer(
         "cross", layers, n_heads, n_heads, d_h, d_h, n_heads * d_h, n_heads * d_h, max_source=source
     )
@@ -143,7 +145,10 @@ def prompts(c: Config, d: Dim) -> Parts:
 
 @family("whisper")
 def whisper(c: Config) -> Parts:
-    """Whisper (arXiv 2212.04356): two convolutions over the sound, then BART's layers; keys have no bias."""
+    """Whisper (arXiv 2212.04356): two convolutions over the sound, then BART's layers.
+
+    Keys have no bias.
+    """
     d, source = width(c), c.max_source_positions
     if not is_causal(c):
         for name, channels in (("conv1", c.num_mel_bins), ("conv2", d)):
@@ -240,7 +245,9 @@ def prophet_attention(p: str, d: Dim, layers: Layers, role: str) -> Parts:
 
 @family("t5", "mt5", "umt5")
 def t5(c: Config) -> Parts:
-    """T5 (arXiv 1910.10683), T5 1.1, Flan, mT5: no biases, positions as one table of buckets per stack."""
+    """T5 (arXiv 1910.10683), T5 1.1, Flan, mT5: no biases, positions as one table of buckets per
+    stack.
+    """
     d, a = c.size("d_model", None, "hidden_size", "d_model"), c.n_heads * c.head_dim
     named = str((c.raw.get("architectures") or [""])[0])
     yield from embed("shared", c.vocab, d)
@@ -276,7 +283,10 @@ def t5(c: Config) -> Parts:
 
 
 def t5_attention(c: Config, p: str, a: Dim, layers: Layers, every: bool) -> Parts:
-    """T5's attention; the table of relative positions stands in the first block (in every one of UMT5's)."""
+    """T5's attention.
+
+    The table of relative positions stands in the first block (in every one of UMT5's).
+    """
     for name in "qkvo":
         shape = (c.size("d_model", None, "hidden_size", "d_model"), a)
         yield from linear(

@@ -13,7 +13,10 @@ from llmcalc.families import family
 
 
 def head_class(c: Config, default: str = "MaskedLM") -> str:
-    """What the config's class adds to the encoder: ``MaskedLM``, ``Model``, ``PreTraining`` and so on."""
+    """What the config's class adds to the encoder:
+
+    ``MaskedLM``, ``Model``, ``PreTraining`` and so on.
+    """
     named = c.raw.get("architectures")
     name = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     if name.endswith(("LMHeadModel", "ForCausalLM", "Decoder", "LMModel")):
@@ -30,7 +33,9 @@ def head_class(c: Config, default: str = "MaskedLM") -> str:
 
 
 def encoder_mixer(c: Config, layers: Layers, d_h: Dim) -> Mixer:
-    """Attention over the whole text: without a cache, or with one where the config says ``is_decoder``."""
+    """Attention over the whole text: without a cache, or with one where the config says
+    ``is_decoder``.
+    """
     full = attention(layers, c.n_heads, c.n_heads, d_h, d_h)
     return full if c.flag("is_decoder") else replace(full, kind="none")
 
@@ -66,7 +71,9 @@ def bert_layer(p: str, c: Config, layers: Layers, qkv_bias: bool = True) -> Part
 
 
 def decoder(c: Config, name: str, width: Dim, tied_to: str, bias: str) -> Parts:
-    """The projection to the vocabulary, its matrix the embedding's and its bias that of ``bias`` where tied."""
+    """The projection to the vocabulary, its matrix the embedding's and its bias that of ``bias``
+    where tied.
+    """
     to, bias_to = (tied_to, bias) if c.tied else (None, None)
     yield tensor(f"{name}.weight", (c.vocab, width), "matmul", "head", tied_to=to)
     yield tensor(f"{name}.bias", (c.vocab,), "add", "head", tied_to=bias_to)
@@ -284,7 +291,9 @@ def distilbert(c: Config) -> Parts:
 
 @family("deberta-v2")
 def deberta(c: Config) -> Parts:
-    """DeBERTa-v2 and v3 (arXiv 2006.03654): content and position attended apart, their projections shared or not."""
+    """DeBERTa-v2 and v3 (arXiv 2006.03654): content and position attended apart, their projections
+    shared or not.
+    """
     d, e, layers, p = (
         c.d_model,
         c.optional("embedding_size") or c.d_model,
@@ -365,7 +374,9 @@ def deberta_head(c: Config, e: Dim) -> Parts:
 
 @family("modernbert", "modernbert-decoder")
 def modernbert(c: Config) -> Parts:
-    """ModernBERT (arXiv 2412.13663): rotary positions, gated MLP, windows in two of three layers."""
+    """ModernBERT (arXiv 2412.13663): rotary positions, gated MLP, windows in two of
+    three layers.
+    """
     d, layers, block, decodes = (
         c.d_model,
         Layers.all(c.n_layers),
@@ -400,7 +411,9 @@ def modernbert(c: Config) -> Parts:
 
 
 def modern_mixers(c: Config, layers: Layers, decodes: bool) -> Parts:
-    """ModernBERT's attention: everything in every third layer, a window around the token in the others."""
+    """ModernBERT's attention: everything in every third layer, a window around the token in the
+    others.
+    """
     every = c.size("global_attn_every_n_layers", 3)
     sliding = c.sliding(lambda i: i % every)
     size = c.raw.get("sliding_window") or (c.get("local_attention") or 0) // 2

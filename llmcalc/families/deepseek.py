@@ -1,4 +1,7 @@
-"""DeepSeek's line: latent attention, routed experts with shared ones, leading dense layers; later a sparse indexer."""
+"""DeepSeek's line: latent attention, routed experts with shared ones, leading dense layers.
+
+Later a sparse indexer.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def latent(c: Config, layers: Layers, window: Dim | None) -> Parts:
 
 @family("deepseek_v2")
 def deepseek_v2(c: Config) -> Parts:
-    """DeepSeek-V2 (arXiv 2405.04434): latent attention, shared experts, no correction of the router."""
+    """DeepSeek-V2 (arXiv 2405.04434): latent attention, shared experts, no correction of the
+    router.
+    """
     bias = c.flag("mlp_bias")
     moe: FeedForward = lambda layers: routed_with_shared(c, layers, None, bias)
     yield from pre_norm(
@@ -38,7 +43,9 @@ def deepseek_v2(c: Config) -> Parts:
 
 @family("deepseek_v3", "kimi_k2", "sarvam_mla")
 def deepseek_v3(c: Config) -> Parts:
-    """DeepSeek-V3, R1 (arXiv 2412.19437) and Kimi K2; multi-token-prediction layers are left out."""
+    """DeepSeek-V3, R1 (arXiv 2412.19437) and Kimi K2; multi-token-prediction layers are
+    left out.
+    """
     feed_forward = dense_first(c, gated(c), lambda layers: routed_with_shared(c, layers))
     yield from pre_norm(c, lambda layers, window: latent(c, layers, window), feed_forward)
 
@@ -56,7 +63,10 @@ def first_dense(c: Config) -> list[str]:
 
 @family("glm4_moe_lite")
 def glm4_moe_lite(c: Config) -> Parts:
-    """GLM-4.7-Flash: DeepSeek's blocks; only the first layer is dense unless the config lists others."""
+    """GLM-4.7-Flash:
+
+    DeepSeek's blocks; only the first layer is dense unless the config lists others.
+    """
     kinds = sparse_layers(c, ["dense"] + ["sparse"] * (c.layers - 1))
     moe = split(
         lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers)

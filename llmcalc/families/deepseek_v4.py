@@ -1,4 +1,6 @@
-"""DeepSeek-V4: one wide key for all heads, caches that compress old tokens, residuals in several streams."""
+"""DeepSeek-V4: one wide key for all heads, caches that compress old tokens, residuals in several
+streams.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def layer_kinds(c: Config) -> list[str]:
         names = {0: "sliding_attention", 4: CSA, 128: HCA}
         if unknown := set(ratios) - set(names):
             raise ConfigError(
-                f"deepseek_v4: the compression ratios {sorted(unknown)} are not known (0, 4 and 128 are)"
+                f"deepseek_v4: the compression ratios {sorted(unknown)} are not known (0, 4 and 128"
+                " are)"
             )
         kinds = [names[r] for r in ratios]
     if kinds is None:
@@ -58,7 +61,9 @@ def deepseek_v4(c: Config) -> Parts:
 
 
 def v4_attention(c: Config, layers: Layers, kinds: list[str]) -> Parts:
-    """Low-rank queries and output, one key that is also the value, and a compressor where the layer has one."""
+    """Low-rank queries and output, one key that is also the value, and a compressor where the layer
+    has one.
+    """
     d, heads, d_h, rank = c.d_model, c.n_heads, c.head_dim, c.q_lora_rank
     groups, low = c.o_groups, c.o_lora_rank
     yield from linear(f"{ATTN}.wq_a", rank, d, "attn.q_a", layers)

@@ -134,7 +134,9 @@ def granitemoe_swa(c: Config) -> Parts:
 
 @family("gpt_oss")
 def gpt_oss(c: Config) -> Parts:
-    """gpt-oss (arXiv 2508.10925): sinks, biases, stacked and transposed experts, windows in every other layer."""
+    """gpt-oss (arXiv 2508.10925): sinks, biases, stacked and transposed experts, windows in every
+    other layer.
+    """
     bias, n, k, d = c.flag("attention_bias"), c.n_experts, c.n_active_experts, c.d_model
 
     def attend(layers: Layers, window: Dim | None) -> Parts:

@@ -33,7 +33,10 @@ def pre_norm(
     sliding: frozenset[int] | None = None,
     bias: bool = False,
 ) -> Parts:
-    """Llama's frame: norm, attention, norm, feed-forward, each pair a residual; ``bias`` makes the norms LayerNorm."""
+    """Llama's frame: norm, attention, norm, feed-forward, each pair a residual.
+
+    ``bias`` makes the norms LayerNorm.
+    """
     layers = Layers.all(c.n_layers)
     yield from embed("model.embed_tokens", c.vocab, c.d_model)
     yield from norm(f"{BLOCK}.input_layernorm", c.d_model, layers, bias)
@@ -47,7 +50,9 @@ def pre_norm(
 def post_norm(
     c: Config, attend: Windowed, feed_forward: FeedForward, sliding: frozenset[int] | None = None
 ) -> Parts:
-    """OLMo 2's frame: the norms come after attention and feed-forward, before the residual is joined."""
+    """OLMo 2's frame: the norms come after attention and feed-forward, before the residual is
+    joined.
+    """
     layers = Layers.all(c.n_layers)
     yield from embed("model.embed_tokens", c.vocab, c.d_model)
     yield from by_window(c, layers, c.sliding() if sliding is None else sliding, attend)
@@ -78,7 +83,9 @@ def routed_with_shared(
     bias: bool = False,
     shared: str = f"{MLP}.shared_experts",
 ) -> Parts:
-    """DeepSeek's feed-forward: a router with its correction buffer, routed experts, experts that every token passes."""
+    """DeepSeek's feed-forward: a router with its correction buffer, routed experts, experts that
+    every token passes.
+    """
     width = c.d_ff_expert
     yield from linear(f"{MLP}.gate", c.n_experts, c.d_model, "router", layers)
     if correction:

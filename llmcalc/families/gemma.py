@@ -1,4 +1,6 @@
-"""Gemma 1 to 3: wide heads, GeGLU, tied embeddings, and from the second on windows in most layers."""
+"""Gemma 1 to 3: wide heads, GeGLU, tied embeddings, and from the second on windows in
+most layers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def gemma2(c: Config) -> Parts:
 
 @family("gemma3_text")
 def gemma3_text(c: Config) -> Parts:
-    """Gemma 3's language model (arXiv 2503.19786): five layers with a window to one without, norms on q and k."""
+    """Gemma 3's language model (arXiv 2503.19786): five layers with a window to one without, norms
+    on q and k.
+    """
     every = c.get("sliding_window_pattern") or 6
     yield from sandwich(c, True, c.sliding(lambda i: (i + 1) % every))
 

@@ -1,4 +1,7 @@
-"""Gemma 3n and 4: late layers read an earlier layer's cache; embeddings per layer; Gemma 4 sees and hears."""
+"""Gemma 3n and 4: late layers read an earlier layer's cache.
+
+Embeddings per layer; Gemma 4 sees and hears.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ def per_layer_tables(c: Config, width: Dim) -> Parts:
 
 @family("gemma3n_text")
 def gemma3n_text(c: Config) -> Parts:
-    """Gemma 3n's language model: four residual streams, low-rank side paths, shared caches at the end."""
+    """Gemma 3n's language model: four residual streams, low-rank side paths, shared caches at the
+    end.
+    """
     layers, a, low, width = (
         Layers.all(c.n_layers),
         c.altup_num_inputs,
@@ -139,7 +144,9 @@ def shared_mixers(
 
 @family("gemma4_text")
 def gemma4_text(c: Config) -> Parts:
-    """Gemma 4's language model: wider heads in full layers, keys as values, shared caches, experts beside an MLP."""
+    """Gemma 4's language model: wider heads in full layers, keys as values, shared caches, experts
+    beside an MLP.
+    """
     layers, d = Layers.all(c.n_layers), c.d_model
     default = [
         "full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(c.layers)
@@ -175,7 +182,9 @@ def gemma4_text(c: Config) -> Parts:
 def gemma4_attention(
     c: Config, layers: Layers, first_shared: int, n_kv: Dim, d_h: Dim, window: Dim | None
 ) -> Parts:
-    """One kind of Gemma 4's layers: its heads, its norms, and keys and values where it has its own."""
+    """One kind of Gemma 4's layers: its heads, its norms, and keys and values where it
+    has its own.
+    """
     bias, d = c.flag("attention_bias"), c.d_model
     own = layers.where(
         "n_own_sliding_layers" if window else "n_own_full_layers", lambda i: i < first_shared

@@ -38,7 +38,10 @@ def gpt2(c: Config) -> Parts:
 
 @family("gpt_bigcode")
 def gpt_bigcode(c: Config) -> Parts:
-    """StarCoder (arXiv 2305.06161): GPT-2 with ordinary matrices, one key/value head unless told otherwise."""
+    """StarCoder (arXiv 2305.06161):
+
+    GPT-2 with ordinary matrices, one key/value head unless told otherwise.
+    """
     d, layers, block = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}"
     d_ff, d_h = c.size("d_ff", 4 * d), c.split_head_dim
     n_kv = Dim(1, "n_kv_heads") if c.flag("multi_query") else c.n_heads
@@ -78,7 +81,9 @@ def gpt_neo(c: Config) -> Parts:
 
 
 def _gpt_neo_kinds(c: Config) -> list[str]:
-    """``global`` or ``local`` per layer, from ``attention_types`` = [[kinds, how often], ...], else alternating."""
+    """``global`` or ``local`` per layer, from ``attention_types`` = [[kinds, how often], ...], else
+    alternating.
+    """
     listed = c.kinds("attention_layers")
     if listed is not None:
         return [str(kind) for kind in listed]
@@ -97,7 +102,9 @@ def _gpt_neo_kinds(c: Config) -> list[str]:
 
 @family("gptj", "codegen")
 def gptj(c: Config) -> Parts:
-    """GPT-J and CodeGen: rotary positions, parallel residual behind one LayerNorm, a bias on the head."""
+    """GPT-J and CodeGen: rotary positions, parallel residual behind one LayerNorm, a bias on the
+    head.
+    """
     d, layers, block = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}"
     yield from embed("transformer.wte", c.vocab, d)
     yield from norm(f"{block}.ln_1", d, layers, bias=True)
@@ -114,7 +121,9 @@ def gptj(c: Config) -> Parts:
 
 
 def joint_attention(p: str, c: Config, layers: Layers, bias: bool) -> Parts:
-    """Multi-head attention with q, k and v interleaved by head in one matrix, GPT-NeoX's and BLOOM's."""
+    """Multi-head attention with q, k and v interleaved by head in one matrix, GPT-NeoX's and
+    BLOOM's.
+    """
     d = c.d_model
     yield from linear(f"{p}.query_key_value", 3 * d, d, "attn.qkv", layers, bias)
     yield attention(layers, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim)
@@ -189,7 +198,9 @@ def persimmon(c: Config) -> Parts:
 
 @family("falcon")
 def falcon(c: Config) -> Parts:
-    """Falcon (arXiv 2311.16867): one or two norms before a parallel block, or the serial one of the RW models."""
+    """Falcon (arXiv 2311.16867): one or two norms before a parallel block, or the serial one of the
+    RW models.
+    """
     c = (
         Config({**c.raw, "hidden_size": c.raw["n_embed"]}, defaults=c.defaults)
         if c.raw.get("n_embed")

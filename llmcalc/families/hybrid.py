@@ -140,7 +140,9 @@ def jamba(c: Config) -> Parts:
 def zamba_blocks(
     c: Config, kinds: list[str], shared: Callable[[Layers, int], Parts], blocks: int
 ) -> Parts:
-    """The shared transformer blocks: stored once per block where weights are tied, else in every hybrid layer."""
+    """The shared transformer blocks: stored once per block where weights are tied, else in every
+    hybrid layer.
+    """
     layers = Layers.all(c.n_layers)
     hybrid = [i for i in layers.indices if kinds[i] == "hybrid"]
     for number, _ in enumerate(hybrid[:blocks]):
@@ -169,7 +171,9 @@ def kv_in(c: Config, layers: Layers, d_h: Dim) -> Parts:
 
 @family("zamba")
 def zamba(c: Config) -> Parts:
-    """Zamba (arXiv 2405.16712): one transformer block shared by every sixth layer, Mamba heads beneath it."""
+    """Zamba (arXiv 2405.16712): one transformer block shared by every sixth layer, Mamba heads
+    beneath it.
+    """
     d, layers = c.d_model, Layers.all(c.n_layers)
     period, offset = c.size("attn_layer_period", 6), c.size("attn_layer_offset", 4, least=0)
     pattern = ["linear", "linear", "hybrid"] + [
@@ -224,7 +228,9 @@ def zamba_heads(c: Config, p: str, layers: Layers) -> Parts:
 
 @family("zamba2")
 def zamba2(c: Config) -> Parts:
-    """Zamba2 (arXiv 2411.15242): shared blocks in turn, each with an adapter per use, over Mamba 2."""
+    """Zamba2 (arXiv 2411.15242): shared blocks in turn, each with an adapter per use,
+    over Mamba 2.
+    """
     d, layers = c.d_model, Layers.all(c.n_layers)
     default = [*"m" * 6, *"hmmmmm" * 6, "h", *"mmmm", "h", *"mmm", "h", *"mm"]
     kinds = zamba_kinds(c, ["hybrid" if k == "h" else "mamba" for k in default])
@@ -287,7 +293,10 @@ _NEMOTRON = {
 
 @family("nemotron_h")
 def nemotron_h(c: Config) -> Parts:
-    """Nemotron-H and Nemotron 3 (arXiv 2504.03624): one mixer per layer: Mamba 2, attention, MLP or experts."""
+    """Nemotron-H and Nemotron 3 (arXiv 2504.03624): one mixer per layer:
+
+    Mamba 2, attention, MLP or experts.
+    """
     given = (
         c.get("layers_block_type")
         or c.get("layer_types")
@@ -326,7 +335,9 @@ def nemotron_h(c: Config) -> Parts:
 
 
 def nemotron_experts(c: Config, p: str, layers: Layers) -> Parts:
-    """Two-matrix experts, in a latent space of their own where one is set, beside one shared MLP."""
+    """Two-matrix experts, in a latent space of their own where one is set, beside one
+    shared MLP.
+    """
     d, bias, n = c.d_model, c.flag("mlp_bias"), c.n_experts
     latent = c.optional("moe_latent_size")
     yield from linear(f"{p}.gate", n, d, "router", layers)
@@ -350,7 +361,10 @@ def nemotron_experts(c: Config, p: str, layers: Layers) -> Parts:
 
 @family("granitemoehybrid")
 def granite_hybrid(c: Config) -> Parts:
-    """Granite 4: Mamba 2 with attention in some layers, experts where there are any, a shared MLP always."""
+    """Granite 4:
+
+    Mamba 2 with attention in some layers, experts where there are any, a shared MLP always.
+    """
     d, layers = c.d_model, Layers.all(c.n_layers)
     kinds = c.kinds("layer_types") or c.kinds("layers_block_type") or ["mamba"] * c.layers
     linear_layers, full = two_kinds(c, lambda i: kinds[i] in ("mamba", "linear_attention"))
@@ -372,7 +386,9 @@ def granite_hybrid(c: Config) -> Parts:
 
 @family("recurrent_gemma")
 def recurrent_gemma(c: Config) -> Parts:
-    """RecurrentGemma (arXiv 2404.07839): two gated linear recurrences to one layer of local attention."""
+    """RecurrentGemma (arXiv 2404.07839): two gated linear recurrences to one layer of local
+    attention.
+    """
     d, layers, p = c.d_model, Layers.all(c.n_layers), f"{BLOCK}.temporal_block"
     pattern = c.get("block_types") or ["recurrent", "recurrent", "attention"]
     recurrent, full = two_kinds(c, lambda i: pattern[i % len(pattern)] == "recurrent")

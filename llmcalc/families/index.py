@@ -1,4 +1,7 @@
-"""Which module describes which ``model_type``; written by scripts/family_index.py, checked by a test."""
+"""Which module describes which ``model_type``.
+
+Written by scripts/family_index.py, checked by a test.
+"""
 
 MODULES: dict[str, tuple[str, ...]] = {
     "bart": (

@@ -1,4 +1,6 @@
-"""Hybrids with linear attention: gated delta nets (Qwen3-Next, Kimi Linear, OLMo hybrid), short convolutions (LFM2)."""
+"""Hybrids with linear attention: gated delta nets (Qwen3-Next, Kimi Linear, OLMo hybrid), short
+convolutions (LFM2).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ DELTA = f"{BLOCK}.linear_attn"
 def delta_state(
     layers: Layers, channels: Dim, d_conv: Dim, heads: Dim, d_k: Dim, d_v: Dim
 ) -> Parts:
-    """What a gated delta net keeps: a convolution window, and one d_k x d_v matrix per head in float32."""
+    """What a gated delta net keeps: a convolution window, and one d_k x d_v matrix per head in
+    float32.
+    """
     yield state_mixer(
         layers,
         State("conv", channels, d_conv),
@@ -57,7 +61,10 @@ def delta_state(
 
 
 def gated_delta(c: Config, layers: Layers, joint: bool) -> Parts:
-    """Gated delta net (arXiv 2412.06464) with Qwen's names; ``joint``: q, k, v, z in one projection."""
+    """Gated delta net (arXiv 2412.06464) with Qwen's names.
+
+    ``joint``: q, k, v, z in one projection.
+    """
     d, heads = c.d_model, c.size("n_linear_heads", None, "linear_num_value_heads")
     d_k, d_v = c.linear_key_head_dim, c.linear_value_head_dim
     keys, values = c.linear_num_key_heads * d_k, heads * d_v
@@ -143,7 +150,9 @@ def qwen3_5_moe_text(c: Config) -> Parts:
 
 @family("kimi_linear")
 def kimi_linear(c: Config) -> Parts:
-    """Kimi Linear (arXiv 2510.26692): delta attention, latent attention without positions in every fourth layer."""
+    """Kimi Linear (arXiv 2510.26692): delta attention, latent attention without positions in every
+    fourth layer.
+    """
     d, layers, own = c.d_model, Layers.all(c.n_layers), c.raw.get("linear_attn_config") or {}
     kinds = c.kinds("layer_types") or kimi_kinds(c, own)
     linear_layers, full = two_kinds(c, lambda i: kinds[i] == "linear_attention")
@@ -206,7 +215,10 @@ def kimi_delta(c: Config, layers: Layers, own: dict[str, Any]) -> Parts:
 
 @family("bailing_hybrid")
 def bailing_hybrid(c: Config) -> Parts:
-    """Ling 3: Kimi delta attention in five of six layers, latent attention with a gate in the sixth."""
+    """Ling 3:
+
+    Kimi delta attention in five of six layers, latent attention with a gate in the sixth.
+    """
     d, layers, p = c.d_model, Layers.all(c.n_layers), f"{BLOCK}.attention"
     every = c.size("layer_group_size", 6)
     kinds = c.kinds("layer_types") or [
@@ -283,7 +295,9 @@ def lfm2_attention(c: Config, layers: Layers) -> Parts:
 
 
 def lfm2_width(c: Config) -> Dim:
-    """LFM2's inner width: two thirds of the given one, scaled and rounded up, unless adjustment is off."""
+    """LFM2's inner width: two thirds of the given one, scaled and rounded up, unless adjustment is
+    off.
+    """
     given = c.size("d_ff", None, "block_ff_dim", "intermediate_size")
     if not c.flag("block_auto_adjust_ff_dim", True):
         return given
@@ -369,7 +383,9 @@ def lfm3(c: Config) -> Parts:
 
 @family("olmo_hybrid")
 def olmo_hybrid(c: Config) -> Parts:
-    """OLMo hybrid: gated delta nets with a norm before, attention with norms after in every fourth layer."""
+    """OLMo hybrid: gated delta nets with a norm before, attention with norms after in every fourth
+    layer.
+    """
     d, layers = c.d_model, Layers.all(c.n_layers)
     default = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(c.layers)]
     default[-1] = "full_attention" if "full_attention" not in default else default[-1]
@@ -418,7 +434,9 @@ def olmo_hybrid(c: Config) -> Parts:
 
 @family("minimax")
 def minimax(c: Config) -> Parts:
-    """MiniMax-01 (arXiv 2501.08313): lightning attention, full attention at intervals, experts everywhere."""
+    """MiniMax-01 (arXiv 2501.08313): lightning attention, full attention at intervals, experts
+    everywhere.
+    """
     d, layers, p = c.d_model, Layers.all(c.n_layers), f"{BLOCK}.block_sparse_moe"
     kinds = c.kinds("layer_types") or [
         "full_attention" if (i + 1) % 2 else "linear_attention" for i in range(c.layers)

@@ -53,7 +53,9 @@ def seed_oss(c: Config) -> Parts:
 
 @family("smollm3")
 def smollm3(c: Config) -> Parts:
-    """SmolLM3: every fourth layer without rotary positions, which is where a window goes if one is used."""
+    """SmolLM3: every fourth layer without rotary positions, which is where a window goes if one is
+    used.
+    """
     every = c.size("no_rope_layer_interval", 4)
     no_rope = c.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(c.layers)]
     slides = c.flag("use_sliding_window") and c.optional("window")

@@ -30,7 +30,10 @@ def dt_rank(c: Config, *keys: str) -> Dim:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The sizes of a Mamba block: inner width, state, convolution, step rank; heads and groups for Mamba 2."""
+    """The sizes of a Mamba block: inner width, state, convolution, step rank.
+
+    Heads and groups for Mamba 2.
+    """
 
     d_inner: Dim
     d_state: Dim
@@ -41,7 +44,10 @@ class Scan:
 
 
 def mamba1(p: str, d: Dim, s: Scan, layers: Layers, conv_bias: bool, bias: bool) -> Parts:
-    """Mamba's selective scan (arXiv 2312.00752); a sequence keeps a convolution window and a float32 state."""
+    """Mamba's selective scan (arXiv 2312.00752).
+
+    A sequence keeps a convolution window and a float32 state.
+    """
     yield from linear(f"{p}.in_proj", 2 * s.d_inner, d, "ssm.in", layers, bias)
     yield from conv(f"{p}.conv1d", s.d_inner, s.d_conv, layers, conv_bias)
     yield from linear(f"{p}.x_proj", s.dt_rank + 2 * s.d_state, s.d_inner, "ssm.x", layers)
@@ -84,7 +90,9 @@ def mamba2(
 
 
 def expanded(c: Config, key: str = "expand") -> Dim:
-    """The inner width: ``expand`` times d_model, which need not be whole before it is multiplied."""
+    """The inner width: ``expand`` times d_model, which need not be whole before it is
+    multiplied.
+    """
     return Dim(int((c.get(key) or 2) * int(c.d_model)), "d_inner")
 
 
@@ -122,7 +130,10 @@ def mamba_2(c: Config) -> Parts:
 
 @family("rwkv")
 def rwkv(c: Config) -> Parts:
-    """RWKV 4 (arXiv 2305.13048): time mixing with a decay per channel; five vectors per layer are all it keeps."""
+    """RWKV 4 (arXiv 2305.13048): time mixing with a decay per channel.
+
+    Five vectors per layer are all it keeps.
+    """
     d, layers, block = c.d_model, Layers.all(c.n_layers), "rwkv.blocks.{layer}"
     a = c.optional("attention_hidden_size") or d
     d_ff = c.size("d_ff", 4 * d)

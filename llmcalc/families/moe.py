@@ -1,4 +1,6 @@
-"""Further decoders with experts, each with its own rule for which layers have them and what stands beside them."""
+"""Further decoders with experts, each with its own rule for which layers have them and what stands
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def o_proj(c: Config, layers: Layers, bias: bool = False) -> Parts:
 
 @family("glm4_moe")
 def glm4_moe(c: Config) -> Parts:
-    """GLM-4.5 to 4.7 (arXiv 2508.06471): biases on q, k and v, norms on queries and keys where switched on."""
+    """GLM-4.5 to 4.7 (arXiv 2508.06471): biases on q, k and v, norms on queries and keys where
+    switched on.
+    """
 
     def attend(layers: Layers, window: Dim | None) -> Parts:
         yield from qkv(ATTENTION, c, layers, c.flag("attention_bias"))
@@ -126,7 +130,10 @@ def ernie(c: Config) -> Parts:
 
 @family("ernie4_5_moe")
 def ernie_moe(c: Config) -> Parts:
-    """ERNIE 4.5 with experts between two layers, at an interval; the router's correction is a parameter."""
+    """ERNIE 4.5 with experts between two layers, at an interval.
+
+    The router's correction is a parameter.
+    """
     bias, n = c.flag("use_bias"), c.n_experts
     first, last = c.size("moe_layer_start_index", 0, least=0), c.get("moe_layer_end_index", -1)
     last, every = c.layers - 1 if last in (None, -1) else last, c.size("moe_layer_interval", 1)

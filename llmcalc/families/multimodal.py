@@ -1,4 +1,6 @@
-"""Models that see or hear: a tower, a projector, and a language model of a family of its own inside."""
+"""Models that see or hear: a tower, a projector, and a language model of a family of its own
+inside.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ from llmcalc.families.towers import (
 
 
 def text_of(c: Config, default_type: str, tied: bool) -> Config:
-    """The nested language model's config, its head tied or not as the whole model's class decides."""
+    """The nested language model's config, its head tied or not as the whole model's
+    class decides.
+    """
     text = inner(c, "text_config", default_type)
     raw = {
         k: v
@@ -53,7 +57,9 @@ def language(text: Config, prefix: str = "language_model.") -> Parts:
 
 
 def llm_with_top_head(text: Config) -> Parts:
-    """The language model as ``model.language_model.*`` with its head outside, as transformers 5 stores it."""
+    """The language model as ``model.language_model.*`` with its head outside, as transformers 5
+    stores it.
+    """
     yield from rename(parts_of(text), ("model.", "model.language_model."))
 
 
@@ -132,7 +138,10 @@ def voxtral(c: Config) -> Parts:
 
 @family("mllama")
 def mllama(c: Config) -> Parts:
-    """Llama 3.2 Vision: cross-attention layers between the language model's own; eight more rows in the embedding."""
+    """Llama 3.2 Vision: cross-attention layers between the language model's own.
+
+    Eight more rows in the embedding.
+    """
     text, vision = (
         text_of(c, "mllama_text_model", False),
         inner(c, "vision_config", "mllama_vision_model"),
@@ -194,7 +203,9 @@ def llama4(c: Config) -> Parts:
 
 @family("llama4_text")
 def llama4_text(c: Config) -> Parts:
-    """Llama 4's language model: chunked attention where positions rotate, stacked experts at a step."""
+    """Llama 4's language model: chunked attention where positions rotate, stacked experts at a
+    step.
+    """
     step, chunk = c.size("interleave_moe_layer_step", 1), c.optional("attention_chunk_size")
     given = c.get("moe_layers")
     moe_layers = range(int(step) - 1, c.layers, int(step)) if given is None else given

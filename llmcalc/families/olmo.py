@@ -57,7 +57,9 @@ def olmo3(c: Config) -> Parts:
 
 @family("cohere", "cohere2")
 def cohere(c: Config) -> Parts:
-    """Command R: attention and MLP in parallel behind one norm; the second generation adds windows."""
+    """Command R: attention and MLP in parallel behind one norm; the second generation
+    adds windows.
+    """
     layers, bias = Layers.all(c.n_layers), c.flag("attention_bias")
     every = c.get("sliding_window_pattern") or 4
     sliding = c.sliding(lambda i: (i + 1) % every) if c.family == "cohere2" else c.sliding()
@@ -91,7 +93,9 @@ def cohere(c: Config) -> Parts:
 
 @family("phi")
 def phi(c: Config) -> Parts:
-    """Phi 1 to 2 (arXiv 2309.05463): parallel residual behind one LayerNorm, biases everywhere, the head's too."""
+    """Phi 1 to 2 (arXiv 2309.05463): parallel residual behind one LayerNorm, biases everywhere, the
+    head's too.
+    """
     layers, d = Layers.all(c.n_layers), c.d_model
     yield from embed("model.embed_tokens", c.vocab, d)
     yield from norm(f"{BLOCK}.input_layernorm", d, layers, bias=True)

@@ -1,4 +1,7 @@
-"""Decoders that fit no other file: OPT, GPT-1, CTRL, XLNet, CPM-Ant, EXAONE, Apertus, BitNet, JetMoE and more."""
+"""Decoders that fit no other file:
+
+OPT, GPT-1, CTRL, XLNet, CPM-Ant, EXAONE, Apertus, BitNet, JetMoE and more.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,10 @@ def exaone(c: Config) -> Parts:
 
 @family("exaone4", "exaone4_5_text")
 def exaone4(c: Config) -> Parts:
-    """EXAONE 4 (arXiv 2507.11407): norms after, and on queries and keys; windows in three of four layers."""
+    """EXAONE 4 (arXiv 2507.11407): norms after, and on queries and keys.
+
+    Windows in three of four layers.
+    """
     every = c.get("sliding_window_pattern")
     if c.get("layer_types") is None and isinstance(every, str):
         pattern = every
@@ -121,7 +127,10 @@ def exaone4(c: Config) -> Parts:
 
 @family("opt")
 def opt(c: Config) -> Parts:
-    """OPT (arXiv 2205.01068): learned positions with two rows more; the 350M model projects in and out."""
+    """OPT (arXiv 2205.01068): learned positions with two rows more.
+
+    The 350M model projects in and out.
+    """
     d, layers, p = c.d_model, Layers.all(c.n_layers), "model.decoder"
     w = c.optional("word_embed_proj_dim") or d
     block, bias, affine = (
@@ -258,7 +267,9 @@ def cpmant(c: Config) -> Parts:
 
 @family("xlnet")
 def xlnet(c: Config) -> Parts:
-    """XLNet (arXiv 1906.08237): keeps one hidden state per token, of which it makes keys and values anew."""
+    """XLNet (arXiv 1906.08237): keeps one hidden state per token, of which it makes keys and values
+    anew.
+    """
     d, layers, block, d_ff = (
         c.d_model,
         Layers.all(c.n_layers),
@@ -333,7 +344,9 @@ def kolibri(c: Config) -> Parts:
 
 @family("hrm_text")
 def hrm_text(c: Config) -> Parts:
-    """HRM: two stacks that run in cycles; norms without weights; every cycle keeps its own cache."""
+    """HRM: two stacks that run in cycles; norms without weights; every cycle keeps its
+    own cache.
+    """
     stacks = c.optional("num_layers_per_stack") or c.n_layers
     d, layers, a = c.d_model, Layers.all(stacks, "n_layers_per_stack"), c.n_heads * c.head_dim
     bias, cycles = c.flag("attention_bias"), c.size("H_cycles") * (c.size("L_cycles") + 1)

@@ -51,7 +51,9 @@ def convolution(name: str, *shape: int, layers: Layers | None = None) -> Parts:
 
 
 def audio_embed(c: Config, p: str, d: Dim) -> Parts:
-    """A conformer over mel frames, and projections for speech alone and for speech beside images."""
+    """A conformer over mel frames, and projections for speech alone and for speech
+    beside images.
+    """
     h, steps, channels = (
         named(c, "hidden_size"),
         int(c.time_reduction).bit_length() - 1,

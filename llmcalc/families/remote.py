@@ -1,4 +1,6 @@
-"""Families whose own code lives beside their weights: described from their published tensors, never by running it."""
+"""Families whose own code lives beside their weights: described from their published tensors, never
+by running it.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,8 @@ def openelm(c: Config) -> Parts:
     q, kv, factors = (c.kinds(k) for k in ("num_query_heads", "num_kv_heads", "ffn_multipliers"))
     if q is None or kv is None or factors is None:
         raise ConfigError(
-            "openelm: the config lacks num_query_heads, num_kv_heads or ffn_multipliers, one per layer"
+            "openelm: the config lacks num_query_heads, num_kv_heads or ffn_multipliers, one per"
+            " layer"
         )
     unit, gates = int(c.size("ffn_dim_divisor", 256)), 2 if c.flag("ffn_with_glu", True) else 1
     yield from embed("transformer.token_embeddings", c.vocab, d)
@@ -223,14 +226,18 @@ def openelm(c: Config) -> Parts:
 
 
 def divisible(value: float, unit: int) -> int:
-    """The multiple of ``unit`` nearest to a value, never more than a tenth below it (MobileNet's rule)."""
+    """The multiple of ``unit`` nearest to a value, never more than a tenth below it (MobileNet's
+    rule).
+    """
     nearest = max(unit, int(value + unit / 2) // unit * unit)
     return nearest + unit if nearest < 0.9 * value else nearest
 
 
 @family("nemotron-nas")
 def nemotron_nas(c: Config) -> Parts:
-    """DeciLM and Llama-Nemotron (arXiv 2505.00949): a search left layers without attention, or with a narrower MLP."""
+    """DeciLM and Llama-Nemotron (arXiv 2505.00949): a search left layers without attention, or with
+    a narrower MLP.
+    """
     blocks = c.kinds("block_configs")
     if blocks is None:
         raise ConfigError("nemotron-nas: the config has no block_configs, one per layer")
@@ -268,7 +275,8 @@ def deci_check(block: dict[str, Any]) -> None:
         or block.get("parallel_blocks")
     ):
         raise ConfigError(
-            "nemotron-nas: layers replaced by one matrix, parallel blocks and experts are not described"
+            "nemotron-nas: layers replaced by one matrix, parallel blocks and experts are not"
+            " described"
         )
 
 
@@ -281,7 +289,9 @@ def deci_width(ffn: dict[str, Any], d: int) -> int:
 
 @family("deepseek")
 def deepseek_v1(c: Config) -> Parts:
-    """DeepSeekMoE 16B (arXiv 2401.06066) and DeepSeek LLM: ordinary attention, routed and shared experts."""
+    """DeepSeekMoE 16B (arXiv 2401.06066) and DeepSeek LLM: ordinary attention, routed and shared
+    experts.
+    """
     bias, first, every = (
         c.flag("attention_bias"),
         c.size("n_dense_layers", 0, least=0),
@@ -306,7 +316,10 @@ def deepseek_v1(c: Config) -> Parts:
 
 @family("minicpm")
 def minicpm(c: Config) -> Parts:
-    """MiniCPM 1 (arXiv 2404.06395): Llama's structure, tied unless the config says otherwise; Mixtral-like experts."""
+    """MiniCPM 1 (arXiv 2404.06395):
+
+    Llama's structure, tied unless the config says otherwise; Mixtral-like experts.
+    """
     bias = c.flag("attention_bias")
     tied = Config({"tie_word_embeddings": True, **c.raw}, defaults=c.defaults)
 
@@ -323,11 +336,15 @@ def minicpm(c: Config) -> Parts:
 
 @family("minimax_m3")
 def minimax_m3_text(c: Config) -> Parts:
-    """MiniMax-M3's language model under its published names; the vision tower of its files is not counted."""
+    """MiniMax-M3's language model under its published names.
+
+    The vision tower of its files is not counted.
+    """
     from llmcalc.families.moe import minimax_m3
 
     c.notes.append(
-        "the published file also holds a vision tower, which this config does not describe and which is not counted"
+        "the published file also holds a vision tower, which this config does not describe and"
+        " which is not counted"
     )
     fused = minimax_m3(c)
     yield from rename(fused, (".self_attn.indexer.", ".self_attn.index_"))

@@ -1,7 +1,9 @@
-"""How the families that can be run compute: one function per lineage, from the same config that they are counted from.
+"""How the families that can be run compute: one function per lineage, from the same config that
+they are counted from.
 
-Each line follows the reference implementation (transformers 5.24) and is held to its logits by a test. The functions
-stand apart from those that list the parts, because counting knows ten times as many families and must start fast.
+Each line follows the reference implementation (transformers 5.24) and is held to its logits by a
+test. The functions stand apart from those that list the parts, because counting knows ten times as
+many families and must start fast.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ def runnable() -> list[str]:
 
 
 def style(c: Config) -> Style:
-    """How that config's family computes; a family that is only counted is an UnavailableError that says so."""
+    """How that config's family computes.
+
+    A family that is only counted is an UnavailableError that says so.
+    """
     if c.family not in _STYLES:
         raise UnavailableError(
             f"running {c.family} is not supported: only its sizes are known",
@@ -63,7 +68,10 @@ def _number(c: Config, key: str, otherwise: float = 1.0) -> float:
 
 
 def _common(c: Config, **changes: Any) -> Style:
-    """RMSNorm before, rotary positions, the config's activation and epsilon; ``changes`` are the family's own."""
+    """RMSNorm before, rotary positions, the config's activation and epsilon.
+
+    ``changes`` are the family's own.
+    """
     eps = _first(c, (*_EPS, *_GGUF_EPS), 1e-6)
     activation = str(_first(c, _ACTIVATIONS, "silu"))
     return Style(**{"eps": float(eps), "activation": activation, **changes})
@@ -77,9 +85,12 @@ def rotary(
     partial: float = 1.0,
     interleaved: bool = False,
 ) -> Rotary:
-    """Rotary positions as a config states them: ``rope_parameters``, or ``rope_theta`` with ``rope_scaling``.
+    """Rotary positions as a config states them:
 
-    ``dim`` is the width of a head and ``partial`` the share of it that turns where the config does not say.
+    ``rope_parameters``, or ``rope_theta`` with ``rope_scaling``.
+
+    ``dim`` is the width of a head and ``partial`` the share of it that turns where the config does
+    not say.
     """
     given = _first(c, ("rope_parameters", "rope_scaling"), {})
     given = given if isinstance(given, Mapping) else {}
@@ -113,7 +124,9 @@ def _gguf_scaling(c: Config) -> tuple[str, dict[str, Any]]:
 
 
 def _pairs(c: Config) -> bool:
-    """Whether the file's queries and keys lie in neighbouring pairs: llama.cpp's converter turns Llama's that way."""
+    """Whether the file's queries and keys lie in neighbouring pairs: llama.cpp's converter turns
+    Llama's that way.
+    """
     return bool(c.raw.get("rope_interleave"))
 
 
@@ -253,7 +266,9 @@ def gpt2(c: Config) -> Style:
 
 @runs("gpt_neox")
 def gpt_neox(c: Config) -> Style:
-    """GPT-NeoX and Pythia: attention and MLP in parallel behind two norms, a quarter of each head turns."""
+    """GPT-NeoX and Pythia: attention and MLP in parallel behind two norms, a quarter of each head
+    turns.
+    """
     join = "parallel" if c.flag("use_parallel_residual", True) else "pre"
     return _common(
         c,
@@ -274,7 +289,10 @@ def bloom(c: Config) -> Style:
 
 @runs("falcon")
 def falcon(c: Config) -> Style:
-    """Falcon: heads by group in one projection, parallel blocks; the RW models use ALiBi, scaled with the scores."""
+    """Falcon: heads by group in one projection, parallel blocks.
+
+    The RW models use ALiBi, scaled with the scores.
+    """
     new = c.flag("new_decoder_architecture")
     alibi = c.flag("alibi")
     return _common(

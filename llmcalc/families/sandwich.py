@@ -1,4 +1,6 @@
-"""Decoders with experts and frames of their own: sandwich norms, gated attention, parallel residuals, sinks."""
+"""Decoders with experts and frames of their own: sandwich norms, gated attention, parallel
+residuals, sinks.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ from llmcalc.families.frame import (
 
 @family("mimo_v2_flash")
 def mimo_v2_flash(c: Config) -> Parts:
-    """MiMo-V2-Flash: wider keys than values; layers with a window have twice the key/value heads, and sinks."""
+    """MiMo-V2-Flash: wider keys than values.
+
+    Layers with a window have twice the key/value heads, and sinks.
+    """
     kinds = sparse_layers(c, ["dense"] + ["sparse"] * (c.layers - 1))
     sliding = c.sliding(lambda i: i != 0 and (i + 1) % 6 != 0)
     given = c.optional("window", "sliding_window_size")
@@ -142,7 +147,9 @@ def afmoe(c: Config) -> Parts:
 
 @family("flint")
 def flint(c: Config) -> Parts:
-    """Flint: a learned offset per head in the softmax, one shared expert, Qwen's rule for dense layers."""
+    """Flint: a learned offset per head in the softmax, one shared expert, Qwen's rule for dense
+    layers.
+    """
     bias, last = c.flag("attention_bias"), c.layers - 1
     listed = c.get("mlp_only_layers")
     dense = [0, 1] if listed is None else listed
@@ -199,7 +206,9 @@ def beam(c: Config) -> Parts:
 
 @family("cohere2_moe")
 def cohere2_moe(c: Config) -> Parts:
-    """Command A with experts: parallel residual, a prefix of dense layers with its own window pattern."""
+    """Command A with experts: parallel residual, a prefix of dense layers with its own window
+    pattern.
+    """
     layers, d, bias = Layers.all(c.n_layers), c.d_model, c.flag("attention_bias")
     prefix = c.size("n_dense_layers", 0, least=0)
     kinds = sparse_layers(c, ["dense" if i < prefix else "sparse" for i in range(c.layers)])

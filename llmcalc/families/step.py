@@ -82,7 +82,9 @@ def step_sparse(c: Config) -> list[bool]:
 
 
 def step_text(c: Config, tied: bool) -> Parts:
-    """Step 3's language model: more heads in windows, gated heads, stacked experts beside a shared one."""
+    """Step 3's language model: more heads in windows, gated heads, stacked experts beside a shared
+    one.
+    """
     layers, d, bias, d_h = Layers.all(c.n_layers), c.d_model, c.flag("attention_bias"), c.head_dim
     kinds, sparse = (
         (c.get("layer_types") or ["full_attention"] * c.layers)[: c.layers],

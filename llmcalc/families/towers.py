@@ -10,7 +10,9 @@ from llmcalc.errors import ConfigError
 
 
 def named(c: Config, name: str, *keys: str) -> Dim:
-    """A tower's size under a name that says so, so that it is not taken for the language model's."""
+    """A tower's size under a name that says so, so that it is not taken for the language
+    model's.
+    """
     return Dim(c.size(name, None, *(keys or (name,))), f"v_{name}")
 
 
@@ -47,7 +49,9 @@ def siglip_head(p: str, h: Dim, d_ff: Dim) -> Parts:
 
 
 def siglip(c: Config, p: str, *, linear_patches: bool = False, head: bool | None = None) -> Parts:
-    """SigLIP (arXiv 2303.15343); SigLIP 2 takes patches through a matrix and counts its positions."""
+    """SigLIP (arXiv 2303.15343); SigLIP 2 takes patches through a matrix and counts its
+    positions.
+    """
     h, d_ff, patch = named(c, "hidden_size"), named(c, "intermediate_size"), c.patch_size
     pixels = c.num_channels * patch * patch
     shape = (h, pixels) if linear_patches else (h, c.num_channels, patch, patch)
@@ -131,7 +135,9 @@ def qwen2_vision(c: Config, p: str) -> Parts:
 
 
 def qwen2_5_vision(c: Config, p: str, in_heads: Dim | None = None) -> Parts:
-    """Qwen2.5-VL's tower (arXiv 2502.13923): gated MLP, RMSNorm; EXAONE 4.5 gives it grouped heads."""
+    """Qwen2.5-VL's tower (arXiv 2502.13923): gated MLP, RMSNorm; EXAONE 4.5 gives it
+    grouped heads.
+    """
     h, layers, block = named(c, "hidden_size"), stack_of(c, "depth"), f"{p}.blocks.{{layer}}"
     d_ff = named(c, "intermediate_size")
     yield from qwen_patch(c, p, h, c.in_channels, False)
@@ -152,7 +158,9 @@ def merger(c: Config, p: str, h: Dim, out: Dim, names: tuple[str, str]) -> Parts
 
 
 def qwen3_vision(c: Config, p: str, deepstack: bool = True) -> Parts:
-    """Qwen3-VL's tower: learned positions, and mergers that feed several layers (Qwen3.5 has none of those)."""
+    """Qwen3-VL's tower: learned positions, and mergers that feed several layers (Qwen3.5 has none
+    of those).
+    """
     h, layers, block = named(c, "hidden_size"), stack_of(c, "depth"), f"{p}.blocks.{{layer}}"
     d_ff, out = named(c, "intermediate_size"), named(c, "out_hidden_size")
     yield from qwen_patch(c, p, h, c.in_channels, True)

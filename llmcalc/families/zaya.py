@@ -1,4 +1,6 @@
-"""ZAYA1 and Inkling: attention behind short convolutions, routers with a memory, stacked experts."""
+"""ZAYA1 and Inkling: attention behind short convolutions, routers with a memory, stacked
+experts.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from llmcalc.families.mamba import conv
 
 @family("zaya")
 def zaya(c: Config) -> Parts:
-    """ZAYA1 (arXiv 2511.17127): attention in a compressed space behind convolutions, a router with a memory."""
+    """ZAYA1 (arXiv 2511.17127): attention in a compressed space behind convolutions, a router with
+    a memory.
+    """
     layers, d, bias, R = (
         Layers.all(c.n_layers),
         c.d_model,
@@ -91,7 +95,10 @@ def residual_scale(p: str, d: Dim, layers: Layers) -> Parts:
 
 
 def zaya_router(c: Config, layers: Layers, width: Dim) -> Parts:
-    """ZAYA's router: a small MLP over a state that passes from layer to layer; one class means no expert."""
+    """ZAYA's router: a small MLP over a state that passes from layer to layer.
+
+    One class means no expert.
+    """
     p, d = f"{MLP}.gate", c.d_model
     yield from linear(f"{p}.down_proj", width, d, "router", layers, True)
     yield tensor(
@@ -110,7 +117,9 @@ def zaya_router(c: Config, layers: Layers, width: Dim) -> Parts:
 
 @family("inkling_text")
 def inkling(c: Config) -> Parts:
-    """Inkling: learned relative positions, short convolutions around attention and MLP, its own heads in windows."""
+    """Inkling: learned relative positions, short convolutions around attention and MLP, its own
+    heads in windows.
+    """
     layers, d, k = (
         Layers.all(c.n_layers),
         c.d_model,

@@ -1,6 +1,9 @@
-"""Formats that are not single floats: integers, and blocks of codes that share a scale. What each stores.
+"""Formats that are not single floats: integers, and blocks of codes that share a scale.
 
-Sources: OCP Microscaling Formats v1.0; ggml-common.h (llama.cpp, 2026); bitsandbytes 0.50; NVIDIA's NVFP4.
+What each stores.
+
+Sources: OCP Microscaling Formats v1.0; ggml-common.h (llama.cpp, 2026); bitsandbytes 0.50; NVIDIA's
+NVFP4.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ def _both(bits: int) -> tuple[Integer, Integer]:
 INTEGERS: Mapping[str, Integer] = {i.name: i for bits in (8, 4, 2) for i in _both(bits)} | {
     "ternary": Integer("ternary", 2, -1, 1)
 }
-"""Integers that weights are stored in; ternary is -1, 0, 1 in two bits (1.58 bits of information)."""
+"""Integers that weights are stored in; ternary is -1, 0, 1 in two bits (1.58 bits of information).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Number formats as (block, bytes): one form for bf16 and Q4_K, with the spellings of safetensors, torch and GGUF."""
+"""Number formats as (block, bytes): one form for bf16 and Q4_K, with the spellings of safetensors,
+torch and GGUF.
+"""
 
 from __future__ import annotations
 
@@ -92,18 +94,22 @@ GGUF_TYPES = {
     41: ("Q1_0", 128, 18),
     42: ("Q2_0", 64, 18),
 }
-"""ggml's type numbers: name, elements per block, bytes per block (ggml-common.h; Q8_1 is two fp16 and 32 int8)."""
+"""ggml's type numbers: name, elements per block, bytes per block (ggml-common.h; Q8_1 is two fp16
+and 32 int8).
+"""
 
 DTYPES: dict[str, DType] = {
     name: DType(name, block, size) for name, (block, size, _) in _PLAIN.items()
 }
 GGUF_DTYPES: dict[int, DType] = {
-    number: DTYPES.get(
-        {"F": "float", "I": "int", "B": "bfloat"}.get(name[0], "") + name[-2:].lstrip("FI"),
-        DType(name.lower(), block, size),
+    number: (
+        DTYPES.get(
+            {"F": "float", "I": "int", "B": "bfloat"}.get(name[0], "") + name[-2:].lstrip("FI"),
+            DType(name.lower(), block, size),
+        )
+        if block == 1
+        else DType(name.lower(), block, size)
     )
-    if block == 1
-    else DType(name.lower(), block, size)
     for number, (name, block, size) in GGUF_TYPES.items()
 }
 DTYPES |= {d.name: d for d in GGUF_DTYPES.values()}
@@ -111,7 +117,9 @@ ALIASES = {alias: name for name, (_, _, aliases) in _PLAIN.items() for alias in 
 
 
 CACHE_DTYPES = {"fp8_ds_mla": DType("fp8_ds_mla", 576, 656)}
-"""Formats of caches alone: a latent of 512 in fp8 with four float32 scales, and 64 rotary elements in bfloat16."""
+"""Formats of caches alone: a latent of 512 in fp8 with four float32 scales, and 64 rotary elements
+in bfloat16.
+"""
 
 
 def find_dtype(name: str) -> DType | None:

@@ -1,7 +1,9 @@
-"""What a GGUF file type makes of every tensor: llama.cpp's quantiser chooses a format per tensor, not per model.
+"""What a GGUF file type makes of every tensor: llama.cpp's quantiser chooses a format per tensor,
+not per model.
 
-Source: llama.cpp, ``llama_tensor_get_type`` (src/llama-quant.cpp), as of 2026, without an importance matrix; checked
-against ``llama-quantize --dry-run``. A published size is therefore never parameters times bits over eight.
+Source: llama.cpp, ``llama_tensor_get_type`` (src/llama-quant.cpp), as of 2026, without an
+importance matrix; checked against ``llama-quantize --dry-run``. A published size is therefore never
+parameters times bits over eight.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ _FALLBACK = {
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """One tensor of the file: the weight it comes from, its role, layer, format, elements and bytes."""
+    """One tensor of the file: the weight it comes from, its role, layer, format, elements and
+    bytes.
+    """
 
     weight: Weight
     role: str
@@ -82,12 +86,16 @@ class _Model:
     values: list[int]
     """The layers that have a tensor which counts as attention's values, in order."""
     downs: list[tuple[int, bool]]
-    """Layer and whether it is a shared expert's or the only one, of every down projection, in the file's order."""
+    """Layer and whether it is a shared expert's or the only one, of every down projection, in the
+    file's order.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """One tensor as the file has it: role, elements, the width of a row, whether it holds experts."""
+    """One tensor as the file has it: role, elements, the width of a row, whether it
+    holds experts.
+    """
 
     role: str
     elements: int
@@ -96,7 +104,10 @@ class _Tensor:
 
 
 def mix(anatomy: Anatomy, name: str) -> list[Typed]:
-    """Every tensor of a model's file of that type, text only; a type or a layer that is not known is an InputError."""
+    """Every tensor of a model's file of that type, text only.
+
+    A type or a layer that is not known is an InputError.
+    """
     kind = name.upper()
     if kind not in BASES:
         raise InputError(f"no GGUF file type is called {name!r}", hint=f"known: {', '.join(BASES)}")
@@ -138,7 +149,10 @@ _ROLES = ("embed", "norm", "attn", "mlp", "ssm", "router", "head")
 
 
 def _has_values(w: Weight) -> bool:
-    """Whether it is what the quantiser treats as attention's values; attn_qkv is, a linear layer's one too."""
+    """Whether it is what the quantiser treats as attention's values.
+
+    Attn_qkv is, a linear layer's one too.
+    """
     return w.op == "matmul" and (w.role in ("attn.v", "attn.qkv") or ".in_proj_qkv" in w.name)
 
 
@@ -197,7 +211,8 @@ def _fitting(form: str, row: int) -> str:
         return form
     if form == "Q1_0":
         raise InputError(
-            f"rows of {row} do not divide into blocks of {form}, and the quantiser has nothing to fall back on"
+            f"rows of {row} do not divide into blocks of {form}, and the quantiser has nothing to"
+            " fall back on"
         )
     other = _FALLBACK.get(form, "F16")
     return other if row % dtype(other).block == 0 else "F16"

@@ -1,7 +1,8 @@
-"""Floating-point formats bit by bit: what every code means, which code a number gets, and the limits that follow.
+"""Floating-point formats bit by bit: what every code means, which code a number gets, and the
+limits that follow.
 
-Exact: values are fractions, rounding is to nearest, ties to even. Sources: IEEE 754-2019; OCP 8-bit Floating Point
-(OFP8) v1.0; OCP Microscaling Formats v1.0; the fnuz variants of arXiv 2206.02915.
+Exact: values are fractions, rounding is to nearest, ties to even. Sources: IEEE 754-2019; OCP 8-bit
+Floating Point (OFP8) v1.0; OCP Microscaling Formats v1.0; the fnuz variants of arXiv 2206.02915.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ Value = Fraction | Special
 class Float:
     """A format: sign, exponent and mantissa bits, bias, and how infinity and NaN are told.
 
-    ``ieee``: the largest exponent is infinity and NaN. ``fn``: no infinity, all ones is NaN. ``fnuz``: the code of -0
-    is the only NaN. ``finite``: every code is a number. ``scale``: powers of two alone, all ones is NaN.
+    ``ieee``: the largest exponent is infinity and NaN. ``fn``: no infinity, all ones is NaN.
+    ``fnuz``: the code of -0 is the only NaN. ``finite``: every code is a number. ``scale``: powers
+    of two alone, all ones is NaN.
     """
 
     name: str
@@ -100,7 +102,9 @@ class Float:
         return len(str(2**self.mantissa)) - 1
 
     def encode(self, value: Value, *, saturate: bool = False) -> int:
-        """The code of the nearest number, the even one of two; above the largest it is infinity, NaN, or saturated.
+        """The code of the nearest number, the even one of two.
+
+        Above the largest it is infinity, NaN, or saturated.
 
         >>> hex(FLOATS["bfloat16"].encode(Fraction("0.1")))
         '0x3dcd'
@@ -141,7 +145,9 @@ class Float:
         return self._nan()
 
     def _nearest(self, size: Fraction) -> int | None:
-        """The code of the nearest number without its sign, None where that is beyond the largest."""
+        """The code of the nearest number without its sign, None where that is beyond the
+        largest.
+        """
         if self.kind == "scale":
             return self._nearest_power(size)
         e = max(_log2(size), 1 - self.bias) if size else 1 - self.bias

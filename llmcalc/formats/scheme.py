@@ -1,7 +1,8 @@
-"""Schemes that pack matrices: which weights, into which pieces, each with its name, shape and dtype.
+"""Schemes that pack matrices: which weights, into which pieces, each with its name, shape and
+dtype.
 
-Sources: the writers themselves (GPTQModel, AutoAWQ, bitsandbytes 0.50, compressed-tensors 0.20,
-HQQ 0.2.8, MLX, gpt-oss' and DeepSeek's checkpoints) and their file layouts.
+Sources: the writers themselves (GPTQModel, AutoAWQ, bitsandbytes 0.50, compressed-tensors 0.20, HQQ
+0.2.8, MLX, gpt-oss' and DeepSeek's checkpoints) and their file layouts.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Scheme:
 
     ``pieces`` tells what is stored of a matrix with so many inputs and outputs. ``experts_first``:
     of a model that routes, the experts alone are packed; ``embeddings``: the table and the head are
-    packed too. ``beside`` are tensors that files may hold and whose size varies: they are known, and
-    not counted. ``methods`` are the words for it in a config's ``quant_method``.
+    packed too. ``beside`` are tensors that files may hold and whose size varies: they are known,
+    and not counted. ``methods`` are the words for it in a config's ``quant_method``.
     """
 
     name: str
@@ -358,7 +359,9 @@ def find_scheme(name: str) -> Scheme | None:
 
 
 def published(settings: Mapping[str, Any] | None) -> tuple[Scheme, Packing] | None:
-    """The scheme that a config's ``quantization_config`` names, with its settings; None without one.
+    """The scheme that a config's ``quantization_config`` names, with its settings.
+
+    None without one.
 
     A method whose layout is not described here is an InputError.
     """
@@ -377,7 +380,9 @@ def published(settings: Mapping[str, Any] | None) -> tuple[Scheme, Packing] | No
 
 
 def layout(settings: Mapping[str, Any] | None) -> tuple[Scheme, Packing] | None:
-    """The same for a checkpoint that is there to be compared: None where the layout is not known."""
+    """The same for a checkpoint that is there to be compared: None where the layout is
+    not known.
+    """
     return _published(settings) if settings else None
 
 

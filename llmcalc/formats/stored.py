@@ -87,7 +87,9 @@ Format = Plain | Packed | FileType | Checkpoint
 
 
 def named(name: str, wide: DType) -> Format:
-    """The format of that name: a scheme, a GGUF file type or a dtype; ``wide`` is what is not packed.
+    """The format of that name: a scheme, a GGUF file type or a dtype.
+
+    ``wide`` is what is not packed.
 
     An integer is a scheme with scales: codes alone run nowhere. Unknown names are an InputError.
 

@@ -1,7 +1,7 @@
 """Attention: queries, keys and values from a layer's weights, turned, cached, and mixed.
 
-The mixing itself is torch's ``scaled_dot_product_attention``, unless the weights are asked for or scores are capped or
-have sinks: then the same in plain steps.
+The mixing itself is torch's ``scaled_dot_product_attention``, unless the weights are asked for or
+scores are capped or have sinks: then the same in plain steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ Watch = Callable[[int | None, str, Tensor], None]
 
 @dataclass(slots=True)
 class Pass:
-    """One forward pass: where its tokens stand, which are padding, and what has been worked out once for all layers."""
+    """One forward pass: where its tokens stand, which are padding, and what has been worked out
+    once for all layers.
+    """
 
     positions: Tensor
     first: int
@@ -59,7 +61,9 @@ class Pass:
         return self._angles[key]
 
     def mask(self, window: int | None, places: Tensor) -> Tensor | None:
-        """Which keys each query may see, (B or 1, 1, T, S), or None where plain causality says it all."""
+        """Which keys each query may see, (B or 1, 1, T, S), or None where plain causality says it
+        all.
+        """
         if window not in self._masks:
             self._masks[window] = self._mask(window, places)
         return self._masks[window]

@@ -1,7 +1,9 @@
-"""The cache of a run, as the list of parts describes it: keys and values of the tokens that a query can see.
+"""The cache of a run, as the list of parts describes it: keys and values of the tokens that a query
+can see.
 
-A layer with a window keeps ``min(tokens, window)`` tokens, latent attention its latent and one rotary key, a recurrent
-layer its states: the bytes are those of ``calc.cache.plain.formula`` at the capacity that was asked for.
+A layer with a window keeps ``min(tokens, window)`` tokens, latent attention its latent and one
+rotary key, a recurrent layer its states: the bytes are those of ``calc.cache.plain.formula`` at the
+capacity that was asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from llmcalc.live.files import held_bytes
 
 @dataclass(slots=True)
 class Kept:
-    """What one layer keeps: two buffers (B, H, slots, D) in which the token at place p lies in slot p mod slots."""
+    """What one layer keeps: two buffers (B, H, slots, D) in which the token at place p lies in slot
+    p mod slots.
+    """
 
     keys: Tensor
     values: Tensor
@@ -35,7 +39,8 @@ class Kept:
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values to look at now, old and new, and their places; the new ones are kept.
 
-        One new token is written first, so that nothing is copied; several are joined to what is held before.
+        One new token is written first, so that nothing is copied; several are joined to what is
+        held before.
         """
         new, slots = keys.shape[2], self.slots
         if self.length + new <= slots:
@@ -77,7 +82,9 @@ class Kept:
 
 @dataclass(slots=True)
 class States:
-    """What a recurrent layer keeps: the last columns of its convolution (B, C, K), and its state (B, C, N)."""
+    """What a recurrent layer keeps: the last columns of its convolution (B, C, K), and its state
+    (B, C, N).
+    """
 
     conv: Tensor
     recurrent: Tensor
@@ -155,9 +162,11 @@ _ANY = (
 
 
 def allocate(anatomy: Anatomy, load: Load, engine: str, device: torch.device) -> list[Tensor]:
-    """Every buffer of a model's cache at that load, really allocated: as we hold it, or as transformers does.
+    """Every buffer of a model's cache at that load, really allocated: as we hold it, or as
+    transformers does.
 
-    transformers keeps one token less than the window where it grows as it goes, and Falcon's heads repeated.
+    transformers keeps one token less than the window where it grows as it goes, and Falcon's heads
+    repeated.
     """
     if engine not in ("formula", "transformers"):
         raise UnavailableError(

@@ -1,4 +1,7 @@
-"""Which device and number format a live run uses; what is not there is an UnavailableError in one line."""
+"""Which device and number format a live run uses.
+
+What is not there is an UnavailableError in one line.
+"""
 
 from __future__ import annotations
 

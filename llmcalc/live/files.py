@@ -1,7 +1,8 @@
-"""Tensors of a checkpoint as they lie in its files: mapped, so that only what is looked at is loaded.
+"""Tensors of a checkpoint as they lie in its files: mapped, so that only what is looked at is
+loaded.
 
-Nothing is unpickled or executed: the header has been read and bounded by ``llmcalc.sources``, and what is read here are
-the bytes between two of its offsets.
+Nothing is unpickled or executed: the header has been read and bounded by ``llmcalc.sources``, and
+what is read here are the bytes between two of its offsets.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Files:
         return name in self.header.tensors
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor with its stored shape: in its stored format, or float32 where that packs several in a block."""
+        """One tensor with its stored shape: in its stored format, or float32 where that packs
+        several in a block.
+        """
         stored = self.header.tensors[name]
         if self.header.format == "gguf" and dtype(stored.dtype).block > 1:
             return self._dequantised(name, stored)
@@ -54,7 +57,10 @@ class Files:
         return self._bytes(stored, kind).view(kind).view(stored.shape)
 
     def release(self) -> None:
-        """Gives back the memory of pages that were looked at; they are read again when they are needed."""
+        """Gives back the memory of pages that were looked at.
+
+        They are read again when they are needed.
+        """
         for mapped in self._maps.values():
             with suppress(AttributeError, OSError, ValueError):
                 mapped.madvise(mmap.MADV_DONTNEED)

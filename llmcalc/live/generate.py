@@ -27,7 +27,10 @@ class Generated:
 
 
 def generate(live: Live, prompt: Sequence[int], steps: int, choose: Choose) -> Iterator[Generated]:
-    """Tokens one by one: one prefill, then a cached step for each; ``choose`` picks from logits (V)."""
+    """Tokens one by one: one prefill, then a cached step for each.
+
+    ``choose`` picks from logits (V).
+    """
     if steps < 1:
         raise InputError(f"--steps is {steps}; it must be at least 1")
     cache = live.runner.cache(1, len(prompt) + steps)

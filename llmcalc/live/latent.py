@@ -1,4 +1,6 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache keeps latents, heads are made of them anew."""
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache keeps latents, heads are
+made of them anew.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from llmcalc.questions.layer_plan import LayerPlan
 def project(
     style: Style, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept, run: Pass
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries and keys (B, H, T, d_nope + d_rope), values (B, H, T, d_v), and the places of the keys."""
+    """Queries and keys (B, H, T, d_nope + d_rope), values (B, H, T, d_v), and the places of the
+    keys.
+    """
     m = plan.mixers[0]
     rank, d_rope, n, d_v = int(m.keys), int(m.values), int(m.n_heads), int(m.d_v)
     d_nope = int(m.d_qk) - d_rope

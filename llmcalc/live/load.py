@@ -1,4 +1,6 @@
-"""From what a user named to a model that runs: files, style, device and format, and whether to stream."""
+"""From what a user named to a model that runs: files, style, device and format, and whether to
+stream.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def load(
 
     ``tp`` is how many processes share it; each of them calls this and loads its own share.
 
-    ``stream`` loads one layer at a time; None does so where the weights are larger than what is free.
+    ``stream`` loads one layer at a time; None does so where the weights are larger than what is
+    free.
     """
     if model.header is None or model.folder is None:
         raise InputError(
@@ -69,7 +72,8 @@ def load(
         stream = need > free
         if stream:
             notes.append(
-                f"{size(need)} of weights, {size(free)} free on {place}: one layer at a time is loaded"
+                f"{size(need)} of weights, {size(free)} free on {place}: one layer at a time is"
+                " loaded"
             )
     with no_memory(place, need):
         runner = Runner(anatomy, _with_factors(found_style, files), weights, stream)
@@ -83,7 +87,9 @@ def _runnable(model: Model) -> Anatomy:
 
 
 def _with_factors(found: Style, files: Files) -> Style:
-    """The style with the frequencies' factors that a GGUF holds as a tensor (Llama 3.1 and later)."""
+    """The style with the frequencies' factors that a GGUF holds as a tensor (Llama 3.1
+    and later).
+    """
     if "rope_freqs.weight" in files and found.rotary is not None:
         factors = tuple(files.tensor("rope_freqs.weight").tolist())
         found = replace(
@@ -110,7 +116,9 @@ def run_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
 
 
 def layer_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
-    """Bytes of the largest layer's weights, and of what stands outside the layers: what streaming holds at once."""
+    """Bytes of the largest layer's weights, and of what stands outside the layers: what streaming
+    holds at once.
+    """
     outer = sum(int(w.params) for w in anatomy.weights if not w.tied_to and "{layer}" not in w.name)
     layers: dict[int, int] = {}
     for w in anatomy.weights:
@@ -122,14 +130,19 @@ def layer_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
 
 @contextmanager
 def no_memory(device: torch.device, need: int, what: str = "of weights") -> Iterator[None]:
-    """Turns a device that is full into one line: what was asked for, what there was, what would help."""
+    """Turns a device that is full into one line: what was asked for, what there was, what would
+    help.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
         free = available(device)
         raise UnavailableError(
             f"out of memory on {device}: {size(need)} {what}, {size(free)} free",
-            hint="--stream-layers holds one layer at a time; --dtype bfloat16 halves float32; a shorter --ctx",
+            hint=(
+                "--stream-layers holds one layer at a time; --dtype bfloat16 halves float32; a"
+                " shorter --ctx"
+            ),
         ) from None
     except RuntimeError as error:
         if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):

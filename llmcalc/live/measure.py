@@ -1,4 +1,6 @@
-"""Memory and time of a run, measured: what the device holds, its peak, and what a machine has to give."""
+"""Memory and time of a run, measured: what the device holds, its peak, and what a machine has to
+give.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes at one moment: allocated to tensors, reserved by the allocator, in use as the driver reports, and the peak.
+    """Bytes at one moment: allocated to tensors, reserved by the allocator, in use as the driver
+    reports, and the peak.
 
-    On the CPU ``allocated`` is the process's resident memory, and the others are the same or absent.
+    On the CPU ``allocated`` is the process's resident memory, and the others are the same or
+    absent.
     """
 
     allocated: int
@@ -74,7 +78,10 @@ def _resident() -> int:
 
 
 def peak_resident() -> int:
-    """The most memory that this process has held, in bytes; getrusage counts the parent's too where one forked."""
+    """The most memory that this process has held, in bytes.
+
+    Getrusage counts the parent's too where one forked.
+    """
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -107,9 +114,12 @@ def timed(device: torch.device, into: list[float]) -> Iterator[None]:
 
 
 class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of the tensors that operations made and that are alive, and their peak; what was there before is left out.
+    """Bytes of the tensors that operations made and that are alive, and their peak.
 
-    Room that a kernel takes for itself while it runs is not seen; on CUDA ``torch.cuda.max_memory_allocated`` sees it.
+    What was there before is left out.
+
+    Room that a kernel takes for itself while it runs is not seen; on CUDA
+    ``torch.cuda.max_memory_allocated`` sees it.
     """
 
     def __init__(self) -> None:

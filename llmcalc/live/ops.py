@@ -1,4 +1,6 @@
-"""The small operations of a layer: linear, norm, activation, gated MLP, and the choice of experts."""
+"""The small operations of a layer: linear, norm, activation, gated MLP, and the choice
+of experts.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def mlp(
     see: See = nobody,
     whole: Callable[[Tensor], Tensor] = same,
 ) -> Tensor:
-    """A feed-forward: gated where there is a gate, else up, activation, down; ``place`` is ``.shared`` or nothing.
+    """A feed-forward: gated where there is a gate, else up, activation, down.
+
+    ``place`` is ``.shared`` or nothing.
 
     ``whole`` joins the ranks' shares of what the down projection makes.
     """
@@ -109,7 +113,9 @@ def _gated(both: Tensor, act: Callable[[Tensor], Tensor], clamp: Clamp | None) -
 def choose(
     router: Router, logits: Tensor, correction: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
-    """Numbers (N, k) of the experts that N tokens pass through, and their weights, from the router's logits (N, E)."""
+    """Numbers (N, k) of the experts that N tokens pass through, and their weights, from the
+    router's logits (N, E).
+    """
     if not router.before:
         top, chosen = logits.topk(k, -1)
         return chosen, top.float().softmax(-1).to(logits.dtype)
@@ -143,7 +149,10 @@ def experts(
     see: See = nobody,
     whole: Callable[[Tensor], Tensor] = same,
 ) -> Tensor:
-    """Routed experts, and shared ones beside them, of tokens (B, T, d); ``whole`` joins the ranks' shares."""
+    """Routed experts, and shared ones beside them, of tokens (B, T, d).
+
+    ``whole`` joins the ranks' shares.
+    """
     flat = x.reshape(-1, x.shape[-1])
     logits = linear(w, "router", flat)
     see("router", logits)

@@ -1,4 +1,6 @@
-"""How fast a loaded model really is: seconds of its prefill, and of one more token of every sequence."""
+"""How fast a loaded model really is: seconds of its prefill, and of one more token of every
+sequence.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ NEW, ROUNDS = 8, 3
 
 
 def pace(live: Live, context: int, batch: int) -> tuple[float, float]:
-    """Medians over a few rounds, the first one left out; the new tokens come after ``context`` ones."""
+    """Medians over a few rounds, the first one left out.
+
+    The new tokens come after ``context`` ones.
+    """
     vocab = int(live.runner.before["embed.token"].shape[0])
     ids = torch.randint(0, vocab, (batch, context), generator=torch.Generator().manual_seed(0)).to(
         live.device

@@ -1,7 +1,9 @@
-"""Quantised weights turned back into numbers, by the rules of how they lie in a file (``calc.layout``).
+"""Quantised weights turned back into numbers, by the rules of how they lie in a file
+(``calc.layout``).
 
-GPTQ and AWQ pack eight 4-bit numbers into an int32 beside a scale and a zero per group; fp8 checkpoints keep one scale
-per tensor or per 128 x 128 block; gpt-oss's experts are MXFP4 (OCP MX 1.0). GGUF's types are the ``gguf`` package's.
+GPTQ and AWQ pack eight 4-bit numbers into an int32 beside a scale and a zero per group; fp8
+checkpoints keep one scale per tensor or per 128 x 128 block; gpt-oss's experts are MXFP4 (OCP MX
+1.0). GGUF's types are the ``gguf`` package's.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 
 def unpack(files: Files, name: str, settings: Mapping[str, Any]) -> Tensor | None:
-    """The weight of that name from the tensors that stand for it, float32 and (out, in), or None if it is not packed.
+    """The weight of that name from the tensors that stand for it, float32 and (out, in), or None if
+    it is not packed.
 
     ``settings`` is the config's ``quantization_config``.
     """
@@ -51,9 +54,11 @@ def unpack(files: Files, name: str, settings: Mapping[str, Any]) -> Tensor | Non
 
 
 def _bitsandbytes(files: Files, name: str) -> Tensor:
-    """NF4 or FP4 (QLoRA, arXiv 2305.14314): two codes per byte, the first in the high half, one scale per block.
+    """NF4 or FP4 (QLoRA, arXiv 2305.14314): two codes per byte, the first in the high half, one
+    scale per block.
 
-    The state beside it is JSON in bytes: block size, shape, and the offset of scales that are quantised once more.
+    The state beside it is JSON in bytes: block size, shape, and the offset of scales that are
+    quantised once more.
     """
     key = next(
         (
@@ -144,7 +149,9 @@ def _scaled(weight: Tensor, scale: Tensor, settings: Mapping[str, Any]) -> Tenso
 
 
 def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
-    """Blocks of 32 four-bit floats with a power of two each: (..., blocks, 16) bytes to (..., blocks · 32) numbers."""
+    """Blocks of 32 four-bit floats with a power of two each: (..., blocks, 16) bytes to (...,
+    blocks · 32) numbers.
+    """
     table = torch.tensor(_FP4)
     pairs = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)
     numbers = table[pairs.long()] * torch.exp2(scales.float() - 127).unsqueeze(-1)

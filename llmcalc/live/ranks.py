@@ -1,12 +1,15 @@
-"""Several processes on one model: tensor parallelism by ``torch.distributed``, started with torchrun.
+"""Several processes on one model: tensor parallelism by ``torch.distributed``, started with
+torchrun.
 
-Each process loads its share of every matrix, as ``calc.parallel`` counts it (Megatron-LM, arXiv 1909.08053): a matrix
-out of a block by rows, one back into the residual stream by columns, whose products are summed over all processes.
+Each process loads its share of every matrix, as ``calc.parallel`` counts it (Megatron-LM, arXiv
+1909.08053): a matrix out of a block by rows, one back into the residual stream by columns, whose
+products are summed over all processes.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +91,9 @@ class Ranks:
         return tensor.chunk(self.size, axis)[self.rank]
 
     def _rows_of_vocabulary(self, tensor: Tensor) -> Tensor:
-        """Rows padded so that every process has the same number of them, a multiple of 64 in all."""
+        """Rows padded so that every process has the same number of them, a multiple of
+        64 in all.
+        """
         per = -(-(-(-len(tensor) // 64) * 64) // self.size)
         mine = tensor[self.rank * per : (self.rank + 1) * per]
         missing = per - len(mine)
@@ -99,7 +104,10 @@ ALONE = Ranks()
 
 
 def together(anatomy: Anatomy, style: Style, tp: int, device: torch.device) -> Ranks:
-    """This process's place among those that torchrun started; without them an UnavailableError says how to start."""
+    """This process's place among those that torchrun started.
+
+    Without them an UnavailableError says how to start.
+    """
     world = int(os.environ.get("WORLD_SIZE", "0"))
     if world != tp:
         there = f"torchrun started {world}" if world else "none was started"
@@ -127,3 +135,14 @@ def together(anatomy: Anatomy, style: Style, tp: int, device: torch.device) -> R
         raise InputError(f"--tp {tp} does not divide {n_kv} key/value heads of a joint projection")
     vocab = next(int(w.shape[0]) for w in anatomy.weights if w.role == "embed.token")
     return Ranks(dist.get_rank(), tp, vocab, sides, n_kv, style.clamp is None)
+
+
+def leave(code: int) -> None:
+    """Ends a process of several at once: gloo's threads abort an interpreter that ends beside them.
+
+    Does nothing in a process that works alone.
+    """
+    if dist.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,7 +1,8 @@
 """Rotary positions and ALiBi: what a model knows of where a token stands.
 
-Frequencies follow RoPE (arXiv 2104.09864) and its stretched forms: linear (position interpolation, arXiv 2306.15595),
-dynamic NTK, YaRN (arXiv 2309.00071), LongRoPE (arXiv 2402.13753), and Llama 3's by wavelength.
+Frequencies follow RoPE (arXiv 2104.09864) and its stretched forms: linear (position interpolation,
+arXiv 2306.15595), dynamic NTK, YaRN (arXiv 2309.00071), LongRoPE (arXiv 2402.13753), and Llama 3's
+by wavelength.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from llmcalc.forward import Rotary
 
 
 def frequencies(rotary: Rotary, length: int) -> tuple[Tensor, float]:
-    """Radians per position for each pair, float32, and what cosine and sine are multiplied by, at ``length`` tokens."""
+    """Radians per position for each pair, float32, and what cosine and sine are multiplied by, at
+    ``length`` tokens.
+    """
     plain = _plain(rotary.base, rotary.dim)
     kind = rotary.kind
     if kind in ("default", "mrope"):
@@ -95,9 +98,9 @@ def _yarn(rotary: Rotary, plain: Tensor) -> tuple[Tensor, float]:
     )
     if given is not None:
         return stretched, float(given)
-    return stretched, _mscale(factor, mscale) / _mscale(
-        factor, every
-    ) if mscale and every else _mscale(factor)
+    return stretched, (
+        _mscale(factor, mscale) / _mscale(factor, every) if mscale and every else _mscale(factor)
+    )
 
 
 def _longrope(rotary: Rotary, plain: Tensor, length: int) -> tuple[Tensor, float]:
@@ -112,7 +115,10 @@ def _longrope(rotary: Rotary, plain: Tensor, length: int) -> tuple[Tensor, float
 
 
 def angles(rotary: Rotary, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine, (B, 1, T, dim/2), of every token's position; computed in float32, given in ``dtype``."""
+    """Cosine and sine, (B, 1, T, dim/2), of every token's position.
+
+    Computed in float32, given in ``dtype``.
+    """
     length = int(positions.max()) + 1 if rotary.kind in ("dynamic", "longrope") else 0
     freq, scale = frequencies(rotary, length)
     turned = positions[:, None, :, None].float() * freq.to(positions.device)
@@ -120,9 +126,12 @@ def angles(rotary: Rotary, positions: Tensor, dtype: torch.dtype) -> tuple[Tenso
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Heads (B, H, T, D) turned by their positions; what is wider than the angles passes through unturned.
+    """Heads (B, H, T, D) turned by their positions.
 
-    In pairs of neighbours the two come out as halves: scores do not depend on the order of a head's numbers.
+    What is wider than the angles passes through unturned.
+
+    In pairs of neighbours the two come out as halves: scores do not depend on the order of a head's
+    numbers.
     """
     half = cos.shape[-1]
     head, rest = x[..., : 2 * half], x[..., 2 * half :]
@@ -134,7 +143,9 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 
 
 def slopes(n_heads: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """ALiBi's slope per head (arXiv 2108.12409): powers of two, with every other one of a finer row for odd counts."""
+    """ALiBi's slope per head (arXiv 2108.12409): powers of two, with every other one of a finer row
+    for odd counts.
+    """
     whole = 2 ** floor(log2(n_heads))
     base = 2 ** (-(2 ** -(log2(whole) - 3)))
     found = [base**i for i in range(1, whole + 1)]

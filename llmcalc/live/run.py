@@ -1,4 +1,7 @@
-"""The executor: runs a list of parts, the same that is counted, on real weights; it knows no family's name."""
+"""The executor: runs a list of parts, the same that is counted, on real weights.
+
+It knows no family's name.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from llmcalc.live.cache import Cache, Kept, States
 from llmcalc.live.ops import experts, mlp, norm
 from llmcalc.live.scan import scan
 from llmcalc.live.weights import Slots, Weights
-from llmcalc.questions.layer_plan import LayerPlan, layer_plan, n_layers, outside
+from llmcalc.questions.layer_plan import LayerPlan, layer_plan, outside
 
 _ATTENTION = {f"attn.{n}" for n in ("q", "k", "v", "qkv", "o", "q_norm", "k_norm")}
 _LATENT = {f"attn.{n}" for n in ("q_a", "q_b", "q_a_norm", "kv_a", "kv_a_norm", "kv_b")}
@@ -45,7 +48,7 @@ class Runner:
     ) -> None:
         self.anatomy, self.style, self.weights, self.stream = anatomy, style, weights, stream
         self.ranks = weights.ranks
-        self.plans = [layer_plan(anatomy, i) for i in range(n_layers(anatomy))]
+        self.plans = [layer_plan(anatomy, i) for i in range(anatomy.n_layers)]
         before, behind = outside(anatomy)
         self._check(set(before), set(behind))
         self.before, self.behind = weights.of(before), weights.of(behind)
@@ -101,10 +104,12 @@ class Runner:
         weights_of: frozenset[int] = frozenset(),
         every: bool = False,
     ) -> Tensor:
-        """Logits (B, V) of the last token, or (B, T, V) of ``every`` one, for ids (B, T); the cache grows by T.
+        """Logits (B, V) of the last token, or (B, T, V) of ``every`` one, for ids (B, T).
 
-        ``valid`` (B, T) is False on padding, which stands left of the text. ``weights_of`` names layers whose attention
-        weights are shown to ``watch``.
+        The cache grows by T.
+
+        ``valid`` (B, T) is False on padding, which stands left of the text. ``weights_of`` names
+        layers whose attention weights are shown to ``watch``.
         """
         run = self._begin(ids, cache, valid, watch, weights_of)
         x = self._embed(ids, run)
@@ -186,7 +191,9 @@ class Runner:
     def _layer(
         self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass
     ) -> Tensor:
-        """One layer: what it mixes and what it feeds forward, joined to the residual stream as the style says."""
+        """One layer: what it mixes and what it feeds forward, joined to the residual stream as the
+        style says.
+        """
         style, scale, i = self.style, self.style.residual_scale, plan.index
 
         def normed(n: int, y: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Mamba's selective scan (arXiv 2312.00752), token by token: slow, plain, and the same on every device."""
+"""Mamba's selective scan (arXiv 2312.00752), token by token: slow, plain, and the same on every
+device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What shortcuts do to gradients, measured: a stack of linear layers and GELU, with and without them."""
+"""What shortcuts do to gradients, measured: a stack of linear layers and GELU, with and without
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from torch.nn import functional as F
 def mean_gradients(
     widths: Sequence[int], x: Sequence[float], target: float, seed: int, shortcuts: bool
 ) -> list[float]:
-    """The mean |gradient| of each layer's weight under a squared error; weights are torch's own, drawn with ``seed``.
+    """The mean |gradient| of each layer's weight under a squared error.
+
+    Weights are torch's own, drawn with ``seed``.
 
     A shortcut adds a layer's input to its output where the two have one shape (arXiv 1512.03385).
     """

@@ -1,4 +1,6 @@
-"""A forward pass watched: what every step really was, beside what the walk through the parts said."""
+"""A forward pass watched: what every step really was, beside what the walk through the
+parts said.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Key = tuple[int | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One tensor as it was: its shape and format, its numbers in short, the seconds since the one before."""
+    """One tensor as it was: its shape and format, its numbers in short, the seconds since the one
+    before.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -33,7 +37,9 @@ class Seen:
 
 @dataclass(slots=True)
 class Trace:
-    """A watched pass: steps by layer and slot, logits, attention weights, what the lens saw, and memory."""
+    """A watched pass: steps by layer and slot, logits, attention weights, what the lens saw, and
+    memory.
+    """
 
     steps: dict[Key, Seen]
     logits: Tensor
@@ -62,7 +68,9 @@ def watch(
     keep: frozenset[str] = frozenset(),
     every_weight: bool = True,
 ) -> Trace:
-    """Runs one prefill of ids (B, T) and notes every step; tensors of the slots in ``keep`` are kept on the CPU.
+    """Runs one prefill of ids (B, T) and notes every step.
+
+    Tensors of the slots in ``keep`` are kept on the CPU.
 
     ``every_weight`` mixes in plain steps, so that scores and weights are there to see.
     """
@@ -124,7 +132,10 @@ def _note(tensor: Tensor, seconds: float, held: int) -> Seen:
 
 
 def first_nan(live: Live, trace: Trace) -> str | None:
-    """Where NaN begins: the first broken weight, else the first step whose numbers are not finite; None if nowhere."""
+    """Where NaN begins: the first broken weight, else the first step whose numbers are not finite.
+
+    None if nowhere.
+    """
     if bool(torch.isfinite(trace.logits).all()):
         return None
     for plan in live.runner.plans:
@@ -154,7 +165,9 @@ def top(logits: Tensor, k: int) -> list[tuple[int, float, float]]:
 
 
 def lens(live: Live, trace: Trace, row: int = 0) -> list[tuple[int, int, float]]:
-    """The likeliest next token if the model ended after each layer: layer, id, probability (the logit lens)."""
+    """The likeliest next token if the model ended after each layer: layer, id, probability (the
+    logit lens).
+    """
     found = []
     for plan in live.runner.plans:
         x = trace.kept[plan.index, "layer"][row : row + 1, -1:].to(live.device, live.dtype)

@@ -1,4 +1,7 @@
-"""A real training step: forward, backward, AdamW, on weights made for it; and what each kind of memory really took."""
+"""A real training step: forward, backward, AdamW, on weights made for it.
+
+And what each kind of memory really took.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from llmcalc.live.measure import Alive, memory, reset_peak
 from llmcalc.live.ranks import ALONE
 from llmcalc.live.run import Runner
 from llmcalc.live.weights import Loaded, Slots
-from llmcalc.questions.layer_plan import LayerPlan, n_layers
+from llmcalc.questions.layer_plan import LayerPlan
 from llmcalc.sources import Model
 
 
@@ -70,7 +73,9 @@ class _Made:
 def step(
     model: Model, tokens: int, batch: int, device: torch.device, dtype: torch.dtype
 ) -> Stepped:
-    """One step of AdamW on ``batch`` sequences of ``tokens`` random ids, weights and moments in ``dtype``."""
+    """One step of AdamW on ``batch`` sequences of ``tokens`` random ids, weights and moments in
+    ``dtype``.
+    """
     weights = _Made(model.anatomy, device, dtype)
     found = style(model.config)
     if any(m.kind == "state" for m in model.anatomy.mixers):
@@ -78,7 +83,7 @@ def step(
             f"training {model.anatomy.family} is not supported here: its scan has no backward pass"
         )
     runner = Runner(model.anatomy, found, weights)  # type: ignore[arg-type]
-    assert n_layers(model.anatomy) == len(runner.plans)
+    assert model.anatomy.n_layers == len(runner.plans)
     parameters = weights.parameters()
     optimizer = torch.optim.AdamW(parameters)
     vocab = int(runner.before["embed.token"].shape[0])

@@ -1,7 +1,10 @@
-"""Real weights under the slots of a list of parts, on a device, in one format; what they took is kept count of.
+"""Real weights under the slots of a list of parts, on a device, in one format.
 
-Loaded whole, a tensor that is stored in the format it is run in stays mapped: no copy is made on the CPU. Streamed, one
-layer at a time is loaded and let go, so that a checkpoint many times larger than memory can be run.
+What they took is kept count of.
+
+Loaded whole, a tensor that is stored in the format it is run in stays mapped: no copy is made on
+the CPU. Streamed, one layer at a time is loaded and let go, so that a checkpoint many times larger
+than memory can be run.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from llmcalc.text import shorten
 
 Held = Tensor | list[Tensor]
 Slots = dict[str, Any]
-"""Slot to tensor, (out, in) for a matrix; of routed experts, to a list with one tensor per expert."""
+"""Slot to tensor, (out, in) for a matrix; of routed experts, to a list with one tensor per expert.
+"""
 
 
 @dataclass(slots=True)
@@ -122,7 +126,8 @@ class Weights:
             )
         if tuple(found.shape) != tuple(int(s) for s in shape):
             raise InputError(
-                f"tensor {shorten(here)} has the shape {list(found.shape)}, the config says {[int(s) for s in shape]}",
+                f"tensor {shorten(here)} has the shape {list(found.shape)}, the config says"
+                f" {[int(s) for s in shape]}",
                 hint="`llmcalc check` lists all differences",
             )
         return found

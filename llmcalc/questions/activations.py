@@ -1,7 +1,9 @@
-"""What a training step keeps for its backward pass: activations, logits, gathered weights, 16-bit casts.
+"""What a training step keeps for its backward pass: activations, logits, gathered weights, 16-bit
+casts.
 
-``hf``: the tensors that autograd saves for Hugging Face's models (K and V at the width of the queries), per token and
-layer; ``megatron``: arXiv 2205.05198, Table 2; ``torchtitan``: every other product of a layer kept, weights gathered.
+``hf``: the tensors that autograd saves for Hugging Face's models (K and V at the width of the
+queries), per token and layer; ``megatron``: arXiv 2205.05198, Table 2; ``torchtitan``: every other
+product of a layer kept, weights gathered.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from llmcalc.units import several
 
 
 class Widths:
-    """The widths of one layer: stream, queries, keys and values together, feed-forward, heads; and how many layers."""
+    """The widths of one layer: stream, queries, keys and values together, feed-forward, heads.
+
+    And how many layers.
+    """
 
     def __init__(self, anatomy: Anatomy, layer: int) -> None:
         here = [w for w in anatomy.text if w.in_stack and layer in w.layers.indices]
@@ -117,7 +122,10 @@ def _hf(r: Recipe, whole: Anatomy, here: Anatomy, layers: list[int], index: int)
 
 
 def megatron_layer(r: Recipe, w: Widths) -> int:
-    """Bytes of one layer and micro-batch by arXiv 2205.05198, Table 2; 34 is 18 + 4·f/h where f is 4h."""
+    """Bytes of one layer and micro-batch by arXiv 2205.05198, Table 2.
+
+    34 is 18 + 4·f/h where f is 4h.
+    """
     sbh, t = r.local_tokens * w.stream, r.tp
     square = 5 * w.heads * r.tokens * r.local_tokens
     linear = sbh * 18 + 4 * r.local_tokens * w.feed

@@ -1,4 +1,6 @@
-"""What low-rank adapters add to a model: r·(in + out) for every matrix, and out more where it learns magnitudes."""
+"""What low-rank adapters add to a model: r·(in + out) for every matrix, and out more where it
+learns magnitudes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from llmcalc.dims import Dim, total
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What one of the model's weights gets: the rank, and the parameters of all its layers and experts."""
+    """What one of the model's weights gets: the rank, and the parameters of all its layers and
+    experts.
+    """
 
     weight: Weight
     rank: int
@@ -19,7 +23,10 @@ class Added:
 
 
 def on_weight(weight: Weight, rank: int, dora: bool = False) -> Dim:
-    """A is r x in and B is out x r (LoRA, arXiv 2106.09685); DoRA adds a magnitude per output (arXiv 2402.09353)."""
+    """A is r x in and B is out x r (LoRA, arXiv 2106.09685).
+
+    DoRA adds a magnitude per output (arXiv 2402.09353).
+    """
     out, into = weight.outputs, weight.inputs
     each = Dim(rank, "rank") * total([into, out])
     return weight.layers.count * weight.experts * (total([each, out]) if dora else each)

@@ -80,7 +80,10 @@ def compare(
     quantisation: Mapping[str, Any] | None = None,
     n_extra_layers: int = 0,
 ) -> Result:
-    """The anatomy against a file's names and shapes; ``is_buffer`` says which of the file's are known buffers."""
+    """The anatomy against a file's names and shapes.
+
+    ``is_buffer`` says which of the file's are known buffers.
+    """
     notes: list[str] = []
     wants, have = _alternatives(_align(wants, have, notes), have), dict(have)
     packed = layout(quantisation)
@@ -115,7 +118,8 @@ def compare(
     outside = [n for n in extra if _is_outside(n, last, n_extra_layers)]
     if outside:
         notes.append(
-            f"{len(outside)} tensors of multi-token prediction are in the file and outside the model: {outside[0]} ..."
+            f"{len(outside)} tensors of multi-token prediction are in the file and outside the"
+            f" model: {outside[0]} ..."
         )
     beyond = set(outside)
     extra = [n for n in extra if n not in beyond]
@@ -128,7 +132,9 @@ def compare(
 
 
 def names_in(anatomy: Anatomy, have: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Every promised tensor's name to the one that a file uses for it, prefixes and other published names allowed."""
+    """Every promised tensor's name to the one that a file uses for it, prefixes and other published
+    names allowed.
+    """
     wants = promised(anatomy)
     return dict(zip(wants, _alternatives(_align(wants, have, []), have), strict=True))
 
@@ -156,7 +162,10 @@ def _align(
                 best, score, said = (
                     changed,
                     hits,
-                    f"the file's names are those of the published checkpoint {verb} the prefix {prefix!r}",
+                    (
+                        f"the file's names are those of the published checkpoint {verb} the prefix"
+                        f" {prefix!r}"
+                    ),
                 )
     if said:
         notes.append(said)

@@ -1,6 +1,8 @@
-"""What the ranks of a training step send each other, in bytes, and the time that takes at a link's rate.
+"""What the ranks of a training step send each other, in bytes, and the time that takes at a link's
+rate.
 
-A ring's all-reduce sends 2·(n - 1)/n of its data per rank; reduce-scatter and all-gather half of that each.
+A ring's all-reduce sends 2·(n - 1)/n of its data per rank; reduce-scatter and all-gather half of
+that each.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ class Traffic:
 
 
 def traffic(r: Recipe, anatomy: Anatomy, micro_batches: int = 1) -> list[Traffic]:
-    """Everything that one rank sends in a step of so many micro-batches; what is not divided sends nothing."""
+    """Everything that one rank sends in a step of so many micro-batches.
+
+    What is not divided sends nothing.
+    """
     found = [*_data(r, anatomy, micro_batches), *_tensor(r, anatomy, micro_batches)]
     found += [*_pipeline(r, anatomy, micro_batches), *_experts(r, anatomy, micro_batches)]
     return [t for t in found if t.n_bytes]
@@ -35,7 +40,9 @@ def _part(n_bytes: int, ranks: int, times: int) -> int:
 
 
 def _data(r: Recipe, anatomy: Anatomy, micro_batches: int) -> list[Traffic]:
-    """Gradients and weights among ranks that hold the same parameters: of routed experts they are ep times fewer."""
+    """Gradients and weights among ranks that hold the same parameters: of routed experts they are
+    ep times fewer.
+    """
     weights = stored(rank_of(r, anatomy))
     routed = sum(int(w.params) for w in weights if r.ep > 1 and w.routed)
     others = sum(int(w.params) for w in weights) - routed

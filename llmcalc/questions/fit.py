@@ -1,7 +1,7 @@
 """Does a model fit: weights and cache, which are counted, and what an engine needs beside them.
 
-The counted parts are exact for the rules that their engine's row names; what is estimated carries its
-range and the measurements that it comes from.
+The counted parts are exact for the rules that their engine's row names; what is estimated carries
+its range and the measurements that it comes from.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Verdict = Literal["yes", "no", "unsure"]
 class Ask:
     """One question: a model, a load, an engine, and devices of ``visible`` bytes.
 
-    There are ``tp`` times ``pp`` devices. ``sequences`` are those that the engine makes room for at a
-    time (vLLM's ``max_num_seqs``), ``max_context`` the longest that the model was made for.
+    There are ``tp`` times ``pp`` devices. ``sequences`` are those that the engine makes room for at
+    a time (vLLM's ``max_num_seqs``), ``max_context`` the longest that the model was made for.
     """
 
     anatomy: Anatomy
@@ -89,10 +89,11 @@ def ask_for(
     utilization: float | None = None,
     sequences: int | None = None,
 ) -> Ask:
-    """The question of a model on ``count`` devices, ``pp`` stages of them, each of ``visible`` bytes.
+    """The question of a model on ``count`` devices, ``pp`` stages of them, each of ``visible``
+    bytes.
 
-    An engine that divides by layers makes a stage of every device. A checkpoint that the engine does
-    not read as it is (safetensors under llama.cpp) is counted as its conversion in 16 bits.
+    An engine that divides by layers makes a stage of every device. A checkpoint that the engine
+    does not read as it is (safetensors under llama.cpp) is counted as its conversion in 16 bits.
     """
     for flag, value in (("--count", count), ("--pp", pp), ("--max-seqs", sequences)):
         if value is not None and value < 1:

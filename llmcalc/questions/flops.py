@@ -1,8 +1,10 @@
-"""Floating-point operations of a forward pass, of decoding, of training; one multiply-add is 2 FLOP.
+"""Floating-point operations of a forward pass, of decoding, of training.
 
-Conventions differ by several percent at long context, so each has its name: ``full`` counts every score of a T x T
-square (PaLM, arXiv 2204.02311, appendix B), ``causal`` those that are not masked, ``none`` leaves attention out
-(6·N·D).
+One multiply-add is 2 FLOP.
+
+Conventions differ by several percent at long context, so each has its name: ``full`` counts every
+score of a T x T square (PaLM, arXiv 2204.02311, appendix B), ``causal`` those that are not masked,
+``none`` leaves attention out (6·N·D).
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ Recompute = Literal["none", "selective", "full"]
 
 
 def matmul_params(anatomy: Anatomy) -> Dim:
-    """N: elements of the matrices that one token passes through; the head always, the embedding's lookup never."""
+    """N: elements of the matrices that one token passes through.
+
+    The head always, the embedding's lookup never.
+    """
     return total(
         w.layers.count * w.used * (w.uses if w.uses > 1 else 1)
         for w in anatomy.text
@@ -61,7 +66,8 @@ def forward_flop(anatomy: Anatomy, tokens: int, convention: Convention = "causal
 def decode_flop(anatomy: Anatomy, context: int, absorbed: bool = True) -> int:
     """FLOP of one new token that sees ``context`` keys: ``2·N + 4·L·S·H·Q``.
 
-    Latent attention decodes on the latents themselves where ``absorbed``: 2·heads·((r_kv + d_rope) + r_kv) per key.
+    Latent attention decodes on the latents themselves where ``absorbed``: 2·heads·((r_kv + d_rope)
+    + r_kv) per key.
     """
     attention = 0
     for m in anatomy.mixers:
@@ -78,7 +84,10 @@ def decode_flop(anatomy: Anatomy, context: int, absorbed: bool = True) -> int:
 def training_flop(
     anatomy: Anatomy, tokens: int, convention: Convention = "causal", recompute: Recompute = "none"
 ) -> int:
-    """FLOP of forward and backward over one sequence: three forwards; recomputing adds one, or its attention alone."""
+    """FLOP of forward and backward over one sequence: three forwards.
+
+    Recomputing adds one, or its attention alone.
+    """
     if recompute not in ("none", "selective", "full"):
         raise InputError(f"--recompute {recompute!r} is none of none, selective and full")
     forward = forward_flop(anatomy, tokens, convention)
@@ -96,7 +105,10 @@ def training_seconds(flop: int, devices: int, flop_per_second: float) -> float:
 def megatron_flop(
     batch: int, tokens: int, n_layers: int, d: int, vocab: int, recompute: bool = True
 ) -> int:
-    """Megatron's own form for GPT (arXiv 2104.04473): 96·B·s·L·h²·(1 + s/6h + V/16Lh) recomputing, 72 without."""
+    """Megatron's own form for GPT (arXiv 2104.04473):
+
+    96·B·s·L·h²·(1 + s/6h + V/16Lh) recomputing, 72 without.
+    """
     each = 96 if recompute else 72
     inner = (
         each * n_layers * d * d

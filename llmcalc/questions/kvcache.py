@@ -33,9 +33,11 @@ def keeps_something(anatomy: Anatomy) -> None:
 
 
 def scale_bytes(anatomy: Anatomy, load: Load) -> int:
-    """Bytes of an fp8 cache's scales: a float32 for keys and one for values in every layer that keeps any.
+    """Bytes of an fp8 cache's scales: a float32 for keys and one for values in every layer that
+    keeps any.
 
-    Source: vLLM's ``k_scale`` and ``v_scale`` (model_executor/layers/attention), parameters of the layer.
+    Source: vLLM's ``k_scale`` and ``v_scale`` (model_executor/layers/attention), parameters of the
+    layer.
     """
     sides = sum(4 for kind in (load.key_dtype, load.value_dtype) if kind.name.startswith("float8"))
     return sides * sum(
@@ -44,7 +46,9 @@ def scale_bytes(anatomy: Anatomy, load: Load) -> int:
 
 
 def mha_bytes(anatomy: Anatomy, load: Load) -> Dim:
-    """What plain multi-head attention would keep at the same context, without windows or sharing."""
+    """What plain multi-head attention would keep at the same context, without windows or
+    sharing.
+    """
     each = (
         Dim(load.key_dtype.size, "element_bytes")
         if load.key_dtype.block == 1

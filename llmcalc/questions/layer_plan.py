@@ -1,7 +1,8 @@
-"""Slots: what each tensor of a layer is for, under one short name, for whoever walks or runs a list of parts.
+"""Slots: what each tensor of a layer is for, under one short name, for whoever walks or runs a list
+of parts.
 
-A slot is the weight's role, with ``.routed`` or ``.shared`` for experts and ``.bias`` for what is added; norms between
-the blocks are ``norm.0``, ``norm.1`` ... in forward order.
+A slot is the weight's role, with ``.routed`` or ``.shared`` for experts and ``.bias`` for what is
+added; norms between the blocks are ``norm.0``, ``norm.1`` ... in forward order.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from llmcalc.anatomy import Anatomy, Mixer, Part, Weight
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """One layer: its slots in forward order, its mixers, and how many norms stand between its blocks."""
+    """One layer: its slots in forward order, its mixers, and how many norms stand between its
+    blocks.
+    """
 
     index: int
     weights: dict[str, Weight]
@@ -39,7 +42,9 @@ def inside(part: Part) -> bool:
 
 
 def stem(weight: Weight) -> str:
-    """The name of the module that a weight belongs to: without ``.weight``, ``.bias`` or ``_bias``."""
+    """The name of the module that a weight belongs to: without ``.weight``, ``.bias`` or
+    ``_bias``.
+    """
     name = weight.name
     for ending in (".weight", ".bias", "_bias"):
         name = name.removesuffix(ending)
@@ -60,7 +65,10 @@ def _slot(weight: Weight, norms: Sequence[str]) -> str:
 
 
 def by_slot(weights: Sequence[Weight]) -> tuple[dict[str, Weight], int]:
-    """Weights under their slots, and how many norms there are; two in one slot are told apart by a number."""
+    """Weights under their slots, and how many norms there are.
+
+    Two in one slot are told apart by a number.
+    """
     norms = list(dict.fromkeys(stem(w) for w in weights if w.role == "norm"))
     found: dict[str, Weight] = {}
     for weight in weights:

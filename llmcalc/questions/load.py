@@ -19,11 +19,13 @@ MOST = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What engines round by, each under the name of its option; one that an engine lacks is refused.
+    """What engines round by, each under the name of its option.
+
+    One that an engine lacks is refused.
 
     ``block_size`` is tokens per page; ``batched_tokens`` and ``in_flight`` are vLLM's
-    ``max_num_batched_tokens`` and batches under way, which windows must survive; ``speculative`` are
-    its draft tokens, which states keep room for, and ``ssm_dtype`` their format; ``ubatch`` is
+    ``max_num_batched_tokens`` and batches under way, which windows must survive; ``speculative``
+    are its draft tokens, which states keep room for, and ``ssm_dtype`` their format; ``ubatch`` is
     llama.cpp's ``n_ubatch``, added to windows; ``static`` is transformers' ``StaticCache``.
     """
 
@@ -76,8 +78,8 @@ def load_for(
 ) -> Load:
     """The load of one question; the model's own dtype and longest context where nothing is said.
 
-    ``ctx`` is tokens per sequence, or ``prompt`` and ``new`` together; of an encoder-decoder ``ctx`` is
-    the source, and half of it the answer.
+    ``ctx`` is tokens per sequence, or ``prompt`` and ``new`` together; of an encoder-decoder
+    ``ctx`` is the source, and half of it the answer.
     """
     if tp < 1:
         raise InputError(f"--tp is {tp}; it must be at least 1")
@@ -109,7 +111,9 @@ def load_for(
 
 
 def size(flag: str, value: int, name: str) -> Dim:
-    """A count from 1 to 2^40 as a named size; another one is an InputError that names the option."""
+    """A count from 1 to 2^40 as a named size; another one is an InputError that names
+    the option.
+    """
     if value < 1:
         raise InputError(f"{flag} is {value}; it must be at least 1")
     if value >= MOST:

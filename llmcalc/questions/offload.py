@@ -1,4 +1,6 @@
-"""llama.cpp's partial offload: the output and the last layers on the device, the rest in main memory."""
+"""llama.cpp's partial offload: the output and the last layers on the device, the rest in main
+memory.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,8 @@ def cache_by_layer(cache: Cache) -> dict[int, int]:
 def split(weights: tuple[dict[int, int], int, int], cache: dict[int, int], on_device: int) -> Split:
     """The output on the device, and as many of the last layers as ``on_device`` allows beside it.
 
-    Source: ``i_gpu_start = max(n_layer + 1 - n_gpu_layers, 0)`` in llama-model.cpp of 2026; older versions put the
-    output there last.
+    Source: ``i_gpu_start = max(n_layer + 1 - n_gpu_layers, 0)`` in llama-model.cpp of 2026; older
+    versions put the output there last.
     """
     layers, output, table = weights
     order = sorted(layers)

@@ -25,7 +25,10 @@ class Group:
 def count(
     weights: Iterable[Weight], per_layer: Callable[[Weight], Dim] = lambda w: w.per_layer
 ) -> Dim:
-    """The sum over some weights, those of the same layers gathered in one bracket: ``V·d + L·(12d² + 13d) + 2d``."""
+    """The sum over some weights, those of the same layers gathered in one bracket:
+
+    ``V·d + L·(12d² + 13d) + 2d``.
+    """
     stacks: dict[tuple[object, ...], tuple[Layers, list[Dim]]] = {}
     for number, weight in enumerate(weights):
         once = weight.layers is ONCE or weight.layers == ONCE
@@ -50,7 +53,9 @@ def buffers(anatomy: Anatomy) -> Dim:
 
 
 def active(anatomy: Anatomy) -> Dim:
-    """Parameters that a text token passes through: of the experts the chosen ones, the embedding whole, no tower."""
+    """Parameters that a text token passes through: of the experts the chosen ones, the embedding
+    whole, no tower.
+    """
     return count((w for w in anatomy.weights if w.counted and w.text), lambda w: w.used)
 
 
@@ -79,16 +84,21 @@ def n_tensors(anatomy: Anatomy) -> int:
 
 
 def explains(anatomy: Anatomy, difference: int) -> str | None:
-    """What a counted total and another one differ by, where it is one thing: a part, the tables, an untied head.
+    """What a counted total and another one differ by, where it is one thing: a part, the tables, an
+    untied head.
 
-    ``difference`` is the counted total minus the other. A tied head that somebody counts is -V·d, no part of ours.
+    ``difference`` is the counted total minus the other. A tied head that somebody counts is -V·d,
+    no part of ours.
     """
     for group in (*by_part(anatomy), *by_role(anatomy)):
         if difference and int(group.params) == difference:
             return f"which is {group.name} ({group.params.formula})"
     for weight in anatomy.weights:
         if weight.tied_to and int(weight.per_layer) == -difference:
-            return f"which is {part_name(weight)}, tied to {weight.tied_to} and counted once ({weight.per_layer.formula})"
+            return (
+                f"which is {part_name(weight)}, tied to {weight.tied_to} and counted once"
+                f" ({weight.per_layer.formula})"
+            )
     for name, kept in (
         ("the lookup tables", embeddings(anatomy)),
         ("the buffers", -int(buffers(anatomy))),
@@ -151,7 +161,9 @@ GROUPS: dict[str, Callable[[Anatomy], list[Group]]] = {
 
 
 def _outside_and_stacks(anatomy: Anatomy) -> Iterable[tuple[str, Weight | dict[int, list[Weight]]]]:
-    """What stands outside of layers, and each stack as the weights of every layer, in forward order."""
+    """What stands outside of layers, and each stack as the weights of every layer, in forward
+    order.
+    """
     stacks: dict[str, dict[int, list[Weight]]] = {}
     order: list[tuple[str, Weight | dict[int, list[Weight]]]] = []
     for weight in anatomy.weights:
@@ -168,7 +180,9 @@ def _outside_and_stacks(anatomy: Anatomy) -> Iterable[tuple[str, Weight | dict[i
 
 
 def part_name(weight: Weight) -> str:
-    """The module that a weight belongs to: its path without what tells the tensors of one module apart."""
+    """The module that a weight belongs to: its path without what tells the tensors of one module
+    apart.
+    """
     head, layer, tail = weight.name.rpartition("{layer}.")
     if not layer:
         return weight.name.removesuffix(".weight").removesuffix(".bias")

@@ -1,4 +1,5 @@
-"""How a model is trained: optimizers, the conventions of frameworks, and one recipe of all settings.
+"""How a model is trained: optimizers, the conventions of frameworks, and one recipe of all
+settings.
 
 Sources: ZeRO (arXiv 1910.02054), Megatron-LM (arXiv 2205.05198), and the frameworks' own code.
 """
@@ -17,10 +18,12 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Bytes of state per element, as multiples of a moment's bytes, and how it treats what is no matrix.
+    """Bytes of state per element, as multiples of a moment's bytes, and how it treats what is no
+    matrix.
 
-    ``eight_bit`` keeps each moment in one byte and a float32 per 256, but in 32 bits for tensors under 4,096 elements;
-    ``factored`` keeps a row and a column per matrix; ``matrices`` applies to them alone, the rest is AdamW's.
+    ``eight_bit`` keeps each moment in one byte and a float32 per 256, but in 32 bits for tensors
+    under 4,096 elements; ``factored`` keeps a row and a column per matrix; ``matrices`` applies to
+    them alone, the rest is AdamW's.
     """
 
     moments: int
@@ -47,10 +50,12 @@ SMALL = 4096
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A framework's convention: bytes per parameter of each state, and which formula its activations follow.
+    """A framework's convention: bytes per parameter of each state, and which formula its
+    activations follow.
 
-    ``cast`` is a 16-bit copy of weights that is alive in forward and backward (autocast); ``adapter`` the bytes of an
-    adapter's parameter, gradient and moment each; ``extra`` whether the step makes one more copy of what it updates.
+    ``cast`` is a 16-bit copy of weights that is alive in forward and backward (autocast);
+    ``adapter`` the bytes of an adapter's parameter, gradient and moment each; ``extra`` whether the
+    step makes one more copy of what it updates.
     """
 
     weights: int
@@ -144,7 +149,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One kind of memory on the fullest rank; ``exact`` tells states from what follows a formula of somebody's code."""
+    """One kind of memory on the fullest rank.
+
+    ``exact`` tells states from what follows a formula of somebody's code.
+    """
 
     name: str
     n_bytes: int

@@ -1,8 +1,10 @@
-"""The roofline of prefill and decoding: work and bytes against a device's peaks. A bound, not a forecast.
+"""The roofline of prefill and decoding: work and bytes against a device's peaks.
 
-A step takes at least FLOP over the peak rate, and at least bytes over the bandwidth (Williams et al. 2009); which of
-the two is larger says what limits. Real engines reach a part of it: efficiency factors are the caller's, 1 is the
-bound.
+A bound, not a forecast.
+
+A step takes at least FLOP over the peak rate, and at least bytes over the bandwidth (Williams et
+al. 2009); which of the two is larger says what limits. Real engines reach a part of it: efficiency
+factors are the caller's, 1 is the bound.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from llmcalc.sources.model import Model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """What one device can do at most: FLOP per second, bytes per second from its memory, and over its link."""
+    """What one device can do at most:
+
+    FLOP per second, bytes per second from its memory, and over its link.
+    """
 
     flop_per_s: float
     bytes_per_s: float
@@ -63,7 +68,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A model in some format on ``tp`` devices that work together, with ``batch`` sequences of ``context`` tokens."""
+    """A model in some format on ``tp`` devices that work together, with ``batch`` sequences of
+    ``context`` tokens.
+    """
 
     anatomy: Anatomy
     load: Load
@@ -88,7 +95,9 @@ def ask_for(
     memory_share: float = 1.0,
     whole_head: bool = False,
 ) -> Ask:
-    """The question of a model whose weights are in their own format, or in one asked for by name."""
+    """The question of a model whose weights are in their own format, or in one asked for
+    by name.
+    """
     for flag, share in (("--compute-share", compute_share), ("--memory-share", memory_share)):
         if not 0 < share <= 1:
             raise InputError(f"{flag} is {share}; it must be above 0 and at most 1")
@@ -173,7 +182,9 @@ def kv_reads(ask: Ask, context: int) -> int:
 
 
 def link_bytes(anatomy: Anatomy, tokens: int, tp: int, element: int = 2) -> int:
-    """Bytes that one device sends for tensor parallelism: two all-reduces per layer, 2·(tp - 1)/tp each."""
+    """Bytes that one device sends for tensor parallelism: two all-reduces per layer, 2·(tp - 1)/tp
+    each.
+    """
     if tp == 1:
         return 0
     sums = [w for w in anatomy.text if w.role in ("attn.o", "mlp.down", "ssm.out")]

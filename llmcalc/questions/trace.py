@@ -1,7 +1,9 @@
-"""What shape and cost everything has on the way from token ids to the next token's logits: the list of parts, walked.
+"""What shape and cost everything has on the way from token ids to the next token's logits: the list
+of parts, walked.
 
-Shapes are those of B sequences of T new tokens with P tokens already in the cache (S = P + T seen). One
-multiply-add is 2 FLOP; products with weights and of queries with keys are counted, element-wise work is not.
+Shapes are those of B sequences of T new tokens with P tokens already in the cache (S = P + T seen).
+One multiply-add is 2 FLOP; products with weights and of queries with keys are counted, element-wise
+work is not.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ Shape = tuple[Dim, ...]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation: what it makes, of which shape, with how many parameters and FLOP; ``slot`` names it when run."""
+    """One operation: what it makes, of which shape, with how many parameters and FLOP.
+
+    ``slot`` names it when run.
+    """
 
     op: str
     part: str
@@ -54,7 +59,9 @@ def ask(batch: int, tokens: int, past: int = 0) -> Ask:
 
 
 def walk(anatomy: Anatomy, a: Ask) -> Iterator[Step]:
-    """Every step of a forward pass in order, layer after layer, the last token's logits at the end."""
+    """Every step of a forward pass in order, layer after layer, the last token's logits
+    at the end.
+    """
     parts = [p for p in anatomy.parts if _on_the_way(p)]
     yield Step("ids", "input_ids", "ids", (a.batch, a.tokens))
     runs = _runs(parts)
@@ -72,7 +79,9 @@ def walk(anatomy: Anatomy, a: Ask) -> Iterator[Step]:
 
 
 def left_out(anatomy: Anatomy) -> list[Weight]:
-    """Weights that text does not pass through: towers for images and sound, multi-token prediction."""
+    """Weights that text does not pass through: towers for images and sound, multi-token
+    prediction.
+    """
     return [p for p in anatomy.weights if not _on_the_way(p)]
 
 
@@ -83,7 +92,9 @@ def _on_the_way(part: Part) -> bool:
 
 
 def _runs(parts: Sequence[Part]) -> list[tuple[list[Part], list[Part]]]:
-    """Stacks in order, each with the parts outside that stand before it; what stands behind the last one comes last.
+    """Stacks in order, each with the parts outside that stand before it.
+
+    What stands behind the last one comes last.
 
     Layers belong together that share the name before their number: an encoder's, then a decoder's.
     """
@@ -237,11 +248,12 @@ def _mixing(m: Mixer, a: Ask) -> Iterator[Step]:
 
 
 def peak_bound(steps: Sequence[Step], element_bytes: int) -> Dim:
-    """A bound on the activations that are alive at once, in bytes: four residual streams and the two largest layers'
-    worth of products of one half-layer, or the logits and as much again, whichever is more.
+    """A bound on the activations that are alive at once, in bytes: four residual streams and the
+    two largest layers' worth of products of one half-layer, or the logits and as much again,
+    whichever is more.
 
-    Attention holds queries, keys, values, their turned copies, and scores in three forms (raw, masked, float32);
-    the MLP holds gate, up, the activated gate and their product.
+    Attention holds queries, keys, values, their turned copies, and scores in three forms (raw,
+    masked, float32); the MLP holds gate, up, the activated gate and their product.
     """
     by_layer: dict[int | None, list[Step]] = {}
     for s in steps:

@@ -1,8 +1,10 @@
-"""What training takes: weights, gradients, master copies, optimizer states, activations, logits; and its peak.
+"""What training takes: weights, gradients, master copies, optimizer states, activations, logits.
 
-States are exact by the named profile; activations follow the formula of the source that the profile names. Sources:
-ZeRO (arXiv 1910.02054), Megatron-LM's activation recomputation (arXiv 2205.05198), and the tensors that autograd saves
-for Hugging Face's Llama, measured byte for byte.
+And its peak.
+
+States are exact by the named profile; activations follow the formula of the source that the profile
+names. Sources: ZeRO (arXiv 1910.02054), Megatron-LM's activation recomputation (arXiv 2205.05198),
+and the tensors that autograd saves for Hugging Face's Llama, measured byte for byte.
 """
 
 from __future__ import annotations
@@ -106,7 +108,9 @@ def check(r: Recipe, anatomy: Anatomy) -> None:
 
 
 def rank_of(r: Recipe, anatomy: Anatomy, index: int = 0) -> Anatomy:
-    """What one rank holds before data parallelism shards it: its stage, its share of matrices, its experts."""
+    """What one rank holds before data parallelism shards it: its stage, its share of matrices, its
+    experts.
+    """
     found = stage(anatomy, r.pp, index) if r.pp > 1 else anatomy
     found = fewer_experts(found, r.ep) if r.ep > 1 else found
     return one_rank(found, r.tp)
@@ -250,7 +254,9 @@ def _states(
 def _divided(
     r: Recipe, weights: Sequence[Weight], level: int, n_bytes: Callable[[Sequence[Weight]], int]
 ) -> int:
-    """A state's bytes on one rank: experts are divided among the ranks that hold the same ones, dp·cp/ep of them."""
+    """A state's bytes on one rank: experts are divided among the ranks that hold the same ones,
+    dp·cp/ep of them.
+    """
     ranks = _shards(r, level)
     if r.ep == 1 or ranks == 1:
         return -(-n_bytes(weights) // ranks)
@@ -304,7 +310,10 @@ def _peaks(r: Recipe, parts: Sequence[Part], params: int, added: int) -> tuple[P
 
 
 def zero_bytes(params: Fraction, dp: int, level: int, optimizer: int = 12) -> Fraction:
-    """ZeRO's own formula (Table 1): 16-bit weights and gradients, ``optimizer`` bytes of the rest per parameter."""
+    """ZeRO's own formula (Table 1):
+
+    16-bit weights and gradients, ``optimizer`` bytes of the rest per parameter.
+    """
     parts = (2 if level < 3 else Fraction(2, dp), 2 if level < 2 else Fraction(2, dp))
     return params * (
         sum(parts, Fraction(0)) + (optimizer if level < 1 else Fraction(optimizer, dp))

@@ -1,4 +1,6 @@
-"""In which format a model's weights are: as its files hold them, as its config says, or as asked."""
+"""In which format a model's weights are: as its files hold them, as its config says, or
+as asked.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def format_of(model: Model, asked: str | None = None) -> Format:
 
 
 def checkpoint(model: Model, header: Header) -> Checkpoint:
-    """What a checkpoint holds of every weight, layer by layer, scales and tables with their matrix."""
+    """What a checkpoint holds of every weight, layer by layer, scales and tables with
+    their matrix.
+    """
     owners = compared(model, header).owners
     held: dict[tuple[str, int], tuple[int, int, str]] = {}
     largest: dict[tuple[str, int], int] = {}

@@ -1,4 +1,6 @@
-"""What would make a model fit: fewer or more devices, a shorter context, fewer sequences, narrower formats."""
+"""What would make a model fit: fewer or more devices, a shorter context, fewer sequences, narrower
+formats.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,17 @@ def left_over(ask: Ask) -> int | None:
 
 
 def ways(ask: Ask, n_layers: int) -> list[Way]:
-    """Every single change that fits: the fewest devices, the longest context, the most sequences, narrower formats."""
+    """Every single change that fits: the fewest devices, the longest context, the most sequences,
+    narrower formats.
+    """
     found = [w for w in (fewest(ask, n_layers), longest(ask), most_sequences(ask)) if w is not None]
     return found if left_over(ask) is not None else [*found, *narrower(ask)]
 
 
 def fewest(ask: Ask, n_layers: int) -> Way | None:
-    """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of them."""
+    """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of
+    them.
+    """
     by_layers = choose(ask.engine).engine.by_layers
     for n in (2**i for i in range(MOST_DEVICES.bit_length())):
         for pp in (2**i for i in range(n.bit_length())):
@@ -93,10 +99,11 @@ def narrower(ask: Ask) -> list[Way]:
 
 
 def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:
-    """Degrees up to 64 that divide the model evenly, each with the weights of its fullest device, in bytes.
+    """Degrees up to 64 that divide the model evenly, each with the weights of its fullest device,
+    in bytes.
 
-    ``tensor`` divides heads and matrices, ``pipeline`` layers; ``expert`` gives every device whole experts, and all of
-    what is no expert.
+    ``tensor`` divides heads and matrices, ``pipeline`` layers; ``expert`` gives every device whole
+    experts, and all of what is no expert.
     """
     whole = replace(ask, tp=1, pp=1)
     tensor = {

@@ -1,4 +1,7 @@
-"""The tokens that are still in the running, and what can be said of their distribution. Everything is float64."""
+"""The tokens that are still in the running, and what can be said of their distribution.
+
+Everything is float64.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ class Candidates:
 
     @staticmethod
     def of(logits: Any) -> Candidates:
-        """All tokens but those of minus infinity; NaN and an empty or fully masked list are an InputError."""
+        """All tokens but those of minus infinity.
+
+        NaN and an empty or fully masked list are an InputError.
+        """
         z = np.asarray(logits, dtype=np.float64)
         if z.ndim != 1 or not z.size:
             shape = "are empty" if not z.size else f"have shape {list(z.shape)}, not [V]"

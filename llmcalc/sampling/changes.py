@@ -1,4 +1,7 @@
-"""Stages that change logits: temperature, penalties, biases. A token that is already removed stays removed."""
+"""Stages that change logits: temperature, penalties, biases.
+
+A token that is already removed stays removed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ def temperature(c: Candidates, t: float) -> Candidates:
 
 
 def dynamic_temperature(c: Candidates, t: float, delta: float, exponent: float = 1.0) -> Candidates:
-    """T between t - delta and t + delta by the entropy's share of its maximum ln n, to a power (llama.cpp)."""
+    """T between t - delta and t + delta by the entropy's share of its maximum ln n, to a power
+    (llama.cpp).
+    """
     if delta <= 0 or c.logits.size < 2:
         return temperature(c, t)
     low, high = max(0.0, t - delta), t + delta
@@ -31,7 +36,9 @@ def dynamic_temperature(c: Candidates, t: float, delta: float, exponent: float =
 
 
 def repetition(c: Candidates, tokens: Collection[int], penalty: float) -> Candidates:
-    """Divides positive logits of seen tokens, multiplies negative ones, once each (Keskar et al. 2019, CTRL).
+    """Divides positive logits of seen tokens, multiplies negative ones, once each (Keskar et al.
+
+    2019, CTRL).
 
     >>> repetition(Candidates.of([2.0, 1.8, -1.2, 0.5]), [1, 1, 2], 1.2).logits.tolist()
     [2.0, 1.5, -1.44, 0.5]
@@ -44,7 +51,9 @@ def repetition(c: Candidates, tokens: Collection[int], penalty: float) -> Candid
 
 
 def frequency(c: Candidates, counts: Mapping[int, int], per_use: float, once: float) -> Candidates:
-    """z - count·per_use - [count > 0]·once, as the OpenAI API defines frequency and presence penalties."""
+    """z - count·per_use - [count > 0]·once, as the OpenAI API defines frequency and presence
+    penalties.
+    """
     if (not per_use and not once) or not counts:
         return c
     z = c.logits.copy()
@@ -75,7 +84,9 @@ def dry(
     allowed: int = 2,
     breakers: Collection[int] = (),
 ) -> Candidates:
-    """Takes m·b^(length - allowed) from tokens that would lengthen a repetition of that length (llama.cpp's DRY)."""
+    """Takes m·b^(length - allowed) from tokens that would lengthen a repetition of that length
+    (llama.cpp's DRY).
+    """
     if multiplier <= 0 or base < 1 or len(tokens) < 2:
         return c
     lengths = repeated(tokens, breakers)
@@ -89,7 +100,9 @@ def dry(
 
 
 def repeated(tokens: Sequence[int], breakers: Collection[int] = ()) -> dict[int, int]:
-    """For every token: how long a suffix of ``tokens`` stood before it once already; breakers end a suffix.
+    """For every token: how long a suffix of ``tokens`` stood before it once already.
+
+    Breakers end a suffix.
 
     >>> repeated([4, 1, 2, 3, 0, 1, 2])
     {3: 2}

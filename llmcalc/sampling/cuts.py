@@ -1,7 +1,10 @@
-"""Stages that remove tokens. ``exactly`` and ``strict`` tell llama.cpp's rules from the reference implementation's.
+"""Stages that remove tokens.
 
-Sources: transformers 5.24.0 (generation/logits_process.py), vLLM 0.33.0 (v1/sample/ops), llama.cpp (llama-sampler.cpp).
-A sum or a ratio within 1e-9 of a threshold counts as on it: written-out logarithms are no more exact than that.
+``exactly`` and ``strict`` tell llama.cpp's rules from the reference implementation's.
+
+Sources: transformers 5.24.0 (generation/logits_process.py), vLLM 0.33.0 (v1/sample/ops), llama.cpp
+(llama-sampler.cpp). A sum or a ratio within 1e-9 of a threshold counts as on it: written-out
+logarithms are no more exact than that.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ EPSILON = 1e-9
 
 
 def top_k(c: Candidates, k: int, *, exactly: bool = False) -> Candidates:
-    """The k largest logits; tokens equal to the k-th stay too, unless ``exactly`` (then the smaller ids stay)."""
+    """The k largest logits.
+
+    Tokens equal to the k-th stay too, unless ``exactly`` (then the smaller ids stay).
+    """
     n = c.logits.size
     if k >= n:
         return c
@@ -33,7 +39,8 @@ def _exactly(values: Floats, threshold: float, k: int) -> Mask:
 def top_p(c: Candidates, p: float, *, min_keep: int = 1, last_of_equals: bool = True) -> Candidates:
     """The smallest set of most likely tokens with mass p (Holtzman et al. 2020, arXiv 1904.09751).
 
-    Of equals at the edge, transformers and vLLM sort upwards and keep the largest ids; llama.cpp does not say.
+    Of equals at the edge, transformers and vLLM sort upwards and keep the largest ids; llama.cpp
+    does not say.
     """
     if p >= 1:
         return c
@@ -47,7 +54,10 @@ def top_p(c: Candidates, p: float, *, min_keep: int = 1, last_of_equals: bool = 
 
 
 def min_p(c: Candidates, p: float, *, min_keep: int = 1) -> Candidates:
-    """Tokens at least p times as likely as the most likely one (Nguyen et al. 2024, arXiv 2407.01082)."""
+    """Tokens at least p times as likely as the most likely one (Nguyen et al.
+
+    2024, arXiv 2407.01082).
+    """
     if p <= 0:
         return c
     mask = c.logits >= c.logits.max() + np.log(p) - EPSILON
@@ -55,9 +65,12 @@ def min_p(c: Candidates, p: float, *, min_keep: int = 1) -> Candidates:
 
 
 def typical_p(c: Candidates, mass: float, *, strict: bool = False, min_keep: int = 1) -> Candidates:
-    """Tokens whose surprise is nearest to the entropy, up to a mass (Meister et al. 2023, arXiv 2202.00666).
+    """Tokens whose surprise is nearest to the entropy, up to a mass (Meister et al.
 
-    ``strict`` is llama.cpp: it stops above the mass, so that a sum of exactly the mass takes one token more.
+    2023, arXiv 2202.00666).
+
+    ``strict`` is llama.cpp: it stops above the mass, so that a sum of exactly the mass takes one
+    token more.
     """
     if mass >= 1:
         return c
@@ -83,7 +96,10 @@ def top_n_sigma(c: Candidates, n: float) -> Candidates:
 
 
 def epsilon_cutoff(c: Candidates, epsilon: float, *, min_keep: int = 1) -> Candidates:
-    """Tokens of probability epsilon and more (Hewitt et al. 2022, arXiv 2210.15191); the likeliest always."""
+    """Tokens of probability epsilon and more (Hewitt et al.
+
+    2022, arXiv 2210.15191); the likeliest always.
+    """
     mask = c.probabilities >= epsilon - EPSILON * epsilon
     return c.keep(_at_least(mask, c.logits, min_keep))
 
@@ -95,7 +111,9 @@ def eta_cutoff(c: Candidates, epsilon: float, *, min_keep: int = 1) -> Candidate
 
 
 def top_h(c: Candidates, share: float) -> Candidates:
-    """The most likely tokens while their entropy stays within a share of that of the 100 most likely."""
+    """The most likely tokens while their entropy stays within a share of that of the 100 most
+    likely.
+    """
     order = np.argsort(-c.logits, kind="stable")[:100]
     top = Candidates(np.arange(order.size), c.logits[order]).log_probabilities
     terms = -np.exp(top) * top
@@ -106,7 +124,9 @@ def top_h(c: Candidates, share: float) -> Candidates:
 
 
 def xtc(c: Candidates, threshold: float, *, min_keep: int = 1) -> Candidates:
-    """Removes all tokens of that probability and more but the least likely of them, if there are two or more."""
+    """Removes all tokens of that probability and more but the least likely of them, if there are
+    two or more.
+    """
     probabilities = c.probabilities
     above = np.flatnonzero(probabilities >= threshold)
     if threshold > 0.5 or above.size < 2:
@@ -119,7 +139,9 @@ def xtc(c: Candidates, threshold: float, *, min_keep: int = 1) -> Candidates:
 
 
 def mirostat_1(c: Candidates, mu: float, n_vocab: int, m: int = 100) -> Candidates:
-    """The k most likely tokens, k from a fit of Zipf's law that aims at mu/2 bits of surprise (Basu et al. 2021)."""
+    """The k most likely tokens, k from a fit of Zipf's law that aims at mu/2 bits of surprise (Basu
+    et al. 2021).
+    """
     log_p = np.sort(c.log_probabilities)[::-1][: m + 1]
     i = np.arange(max(log_p.size - 1, 0))
     t, b = np.log((i + 2) / (i + 1)), log_p[:-1] - log_p[1:]
@@ -132,7 +154,9 @@ def mirostat_1(c: Candidates, mu: float, n_vocab: int, m: int = 100) -> Candidat
 
 
 def mirostat_2(c: Candidates, mu: float) -> Candidates:
-    """Tokens whose surprise is at most mu bits, one at least (Basu et al. 2021, arXiv 2007.14966)."""
+    """Tokens whose surprise is at most mu bits, one at least (Basu et al. 2021, arXiv
+    2007.14966).
+    """
     mask = -c.log_probabilities / np.log(2) <= mu + EPSILON
     return c.keep(_at_least(mask, c.logits, 1))
 

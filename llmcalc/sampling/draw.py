@@ -10,7 +10,9 @@ from llmcalc.sampling.candidates import Candidates, Ints
 
 
 def draws(c: Candidates, n: int, seed: int) -> Ints:
-    """n token ids by inverse CDF in the order of the ids, from PCG64: the same seed, the same draws everywhere."""
+    """n token ids by inverse CDF in the order of the ids, from PCG64: the same seed, the same draws
+    everywhere.
+    """
     uniform = np.random.Generator(np.random.PCG64(seed)).random(n)
     edges = np.cumsum(c.probabilities)
     at = np.searchsorted(edges / edges[-1], uniform, side="right")
@@ -23,7 +25,10 @@ def counts(c: Candidates, drawn: Ints) -> Ints:
 
 
 def chi_square(c: Candidates, observed: Ints) -> tuple[float, int, float]:
-    """Pearson's statistic, its degrees of freedom, and the p-value; cells that expect less than 5 are one."""
+    """Pearson's statistic, its degrees of freedom, and the p-value.
+
+    Cells that expect less than 5 are one.
+    """
     expected = c.probabilities * observed.sum()
     large = expected >= 5
     cells = list(zip(observed[large].tolist(), expected[large].tolist(), strict=True))

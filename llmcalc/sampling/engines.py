@@ -1,7 +1,8 @@
 """The order of stages per engine, and what each engine refuses or does differently.
 
-Sources: transformers 5.24.0 (generation/utils.py: _get_logits_processor); vLLM 0.33.0 (v1/sample/sampler.py,
-sampling_params.py); llama.cpp (common/sampling.cpp); the OpenAI API reference, which documents no order.
+Sources: transformers 5.24.0 (generation/utils.py: _get_logits_processor); vLLM 0.33.0
+(v1/sample/sampler.py, sampling_params.py); llama.cpp (common/sampling.cpp); the OpenAI API
+reference, which documents no order.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ ANY = Engine(
             *("top-n-sigma", "xtc", "mirostat"),
         ),
         settings=frozenset(Settings.__slots__),
-        note="no engine: temperature first, as transformers and vLLM have it; "
-        "T = 0 is greedy, top-k 0 is off",
+        note=(
+            "no engine: temperature first, as transformers and vLLM have it; "
+            "T = 0 is greedy, top-k 0 is off"
+        ),
     ),
 )
 ENGINES: Mapping[str, Engine] = {"any": ANY} | {

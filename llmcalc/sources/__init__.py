@@ -1,4 +1,6 @@
-"""Anything a user can name, resolved to one record: a path, a preset, a hub id, sizes given as flags."""
+"""Anything a user can name, resolved to one record: a path, a preset, a hub id, sizes given as
+flags.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def resolve(
     overrides: Sequence[str] = (),
     as_family: str | None = None,
 ) -> Model:
-    """The model behind a name, or behind sizes given as flags; ``overrides`` and ``as_family`` change its config."""
+    """The model behind a name, or behind sizes given as flags.
+
+    ``overrides`` and ``as_family`` change its config.
+    """
     if name is None:
         model = from_flags(sizes or {})
     elif sizes:
@@ -41,7 +46,8 @@ def resolve(
         notes = list(model.notes)
         if as_family:
             notes.append(
-                f"counted as {as_family} because --as asked for it; its own model_type is {raw.get('model_type')!r}"
+                f"counted as {as_family} because --as asked for it; its own model_type is"
+                f" {raw.get('model_type')!r}"
             )
             raw["model_type"] = as_family
         model = replace(model, raw=raw, notes=(*notes, *(f"set by hand: {o}" for o in overrides)))

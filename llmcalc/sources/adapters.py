@@ -1,4 +1,6 @@
-"""An adapter's own config, as PEFT writes it: which base it belongs to, and what it adds to which of its matrices."""
+"""An adapter's own config, as PEFT writes it: which base it belongs to, and what it adds to which
+of its matrices.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _LARGEST_RANK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A low-rank adapter: base, rank, the modules it is put on by the ends of their names; ``dora`` adds magnitudes.
+    """A low-rank adapter: base, rank, the modules it is put on by the ends of their names.
+
+    ``dora`` adds magnitudes.
 
     ``whole`` are modules that it replaces; ``odd`` says why no formula is applied, where none is.
     """
@@ -79,7 +83,10 @@ def _whole(value: Any) -> bool:
 
 
 def _odd(raw: dict[str, Any], targets: Any, ranks: Any) -> str | None:
-    """Why the config alone does not say what is added, where it does not. A pattern from a file is never run."""
+    """Why the config alone does not say what is added, where it does not.
+
+    A pattern from a file is never run.
+    """
     if not isinstance(targets, list):
         return f"target_modules is {shown(targets, 60)}, which is no list of names"
     patterns = [*_names(targets), *(ranks if isinstance(ranks, dict) else ["?"])]

@@ -1,7 +1,9 @@
-"""Headers that came over the network, kept on disk: by revision and file, each with its hash, bounded in all.
+"""Headers that came over the network, kept on disk: by revision and file, each with its hash,
+bounded in all.
 
-Entries are written beside their place and moved there, so that a process that is killed leaves nothing half; one that
-does not match its hash is dropped. A cache that cannot be written is no error: it costs time alone.
+Entries are written beside their place and moved there, so that a process that is killed leaves
+nothing half; one that does not match its hash is dropped. A cache that cannot be written is no
+error: it costs time alone.
 """
 
 from __future__ import annotations
@@ -130,7 +132,10 @@ def entries() -> list[Entry]:
 
 
 def bound(most: int) -> list[Entry]:
-    """Drops the entries that were not read for longest until at most so many bytes are left; what was dropped."""
+    """Drops the entries that were not read for longest until at most so many bytes are left.
+
+    What was dropped.
+    """
     for path in folder().glob("*.part"):  # of a process that was killed
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 3600:
@@ -147,7 +152,10 @@ def bound(most: int) -> list[Entry]:
 
 @contextmanager
 def alone(key: str) -> Iterator[None]:
-    """While one process fetches what belongs to the key, the others wait, and find it kept; then room is made."""
+    """While one process fetches what belongs to the key, the others wait, and find it kept.
+
+    Then room is made.
+    """
     from filelock import FileLock, Timeout
 
     lock = None

@@ -20,9 +20,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def override(raw: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """The config with ``key=value`` settings applied; a key is one of our size names, or a key of the file.
+    """The config with ``key=value`` settings applied.
 
-    A size replaces whatever spelling the file uses; ``text_config.num_hidden_layers=2`` reaches a nested one.
+    A key is one of our size names, or a key of the file.
+
+    A size replaces whatever spelling the file uses; ``text_config.num_hidden_layers=2`` reaches a
+    nested one.
     """
     changed = json.loads(json.dumps(dict(raw)))
     for setting in settings:

@@ -31,7 +31,10 @@ _FLAGS = {
 
 
 def from_flags(sizes: Mapping[str, Any]) -> Model:
-    """A model described by sizes alone; without a vocabulary only its blocks are counted, and that is said."""
+    """A model described by sizes alone.
+
+    Without a vocabulary only its blocks are counted, and that is said.
+    """
     arch = str(
         sizes.get("arch") or ("llama" if {"kv_heads", "head_dim"} & sizes.keys() else "gpt2")
     )
@@ -68,13 +71,14 @@ def from_flags(sizes: Mapping[str, Any]) -> Model:
         )
         raw["n_head" if arch == "gpt2" else "num_attention_heads"] = heads
         notes.append(
-            f"--heads is not given: {heads} of {width // heads}, about 64 wide as in GPT-2; neither parameters nor the "
-            "cache of plain attention depend on it"
+            f"--heads is not given: {heads} of {width // heads}, about 64 wide as in GPT-2; neither"
+            " parameters nor the cache of plain attention depend on it"
         )
     blocks_only = "vocab" not in sizes
     if blocks_only:
         raw |= {"vocab_size": 1, keys["ctx"]: sizes.get("ctx", 1)}
         notes.append(
-            "--vocab is not given: only the blocks are counted, without embeddings, final norm and head"
+            "--vocab is not given: only the blocks are counted, without embeddings, final norm and"
+            " head"
         )
     return Model("sizes", "flags", raw, notes=tuple(notes), blocks_only=blocks_only)

@@ -18,7 +18,10 @@ from llmcalc.text import shorten
 
 
 def from_hub(name: str, preset: str | None) -> Model | None:
-    """The model behind a hub id; None where the name is none. ``preset`` is named where the hub does not answer."""
+    """The model behind a hub id; None where the name is none.
+
+    ``preset`` is named where the hub does not answer.
+    """
     host = urlsplit(name).hostname if name.startswith(("http://", "https://")) else None
     if host is not None and host not in hub.hosts():
         raise InputError(
@@ -74,7 +77,10 @@ def _whole(where: Place) -> Model:
     if ggufs:
         raise InputError(
             f"{where} holds {len(ggufs)} GGUF files",
-            hint=f"name one, or its quantisation: {where}:{', '.join(_quantisations(ggufs)[:12]) or ggufs[0]}",
+            hint=(
+                "name one, or its quantisation:"
+                f" {where}:{', '.join(_quantisations(ggufs)[:12]) or ggufs[0]}"
+            ),
         )
     raise InputError(f"{where} holds neither a config.json nor safetensors nor GGUF files")
 
@@ -141,7 +147,10 @@ def choose(names: Sequence[str], quantisation: str, where: str) -> str:
         many = f"{where} holds {len(found)} files of {quantisation}"
         raise InputError(many, hint=f"name one: {', '.join(found[:4])}")
     there = _quantisations(ggufs)
-    other = f"`llmcalc dtype {quantisation.lower()} --model {where}` counts what a conversion would take"
+    other = (
+        f"`llmcalc dtype {quantisation.lower()} --model {where}` counts what a conversion would"
+        " take"
+    )
     hint = f"there: {', '.join(there[:16])}" if there else other
     raise InputError(f"{where} holds no GGUF of {shorten(quantisation)}", hint=hint)
 

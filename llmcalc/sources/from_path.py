@@ -14,7 +14,10 @@ _ADAPTER = "adapter_config.json"
 
 
 def from_path(path: Path, name: str) -> Model:
-    """The model in a config, a checkpoint or a directory; ``name`` is how the user called it. Pickles are refused."""
+    """The model in a config, a checkpoint or a directory; ``name`` is how the user called it.
+
+    Pickles are refused.
+    """
     path = path.expanduser()
     if path.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"):
         raise InputError(

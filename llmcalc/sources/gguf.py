@@ -1,7 +1,7 @@
 """GGUF metadata and tensor table, versions 2 and 3; no weight is ever read.
 
-Format: ggml's ``docs/gguf.md``: magic, version, counts, key-value pairs, tensor table, padding, data. Dimensions are
-stored fastest first; shapes here are rows first, as everywhere else.
+Format: ggml's ``docs/gguf.md``: magic, version, counts, key-value pairs, tensor table, padding,
+data. Dimensions are stored fastest first; shapes here are rows first, as everywhere else.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class _Cursor:
         self.walked += length
         if self.walked > _MAX_WALKED:
             raise HeaderError(
-                f"{self.name}: its arrays have more than {_MAX_WALKED:,} items, more than any model's"
+                f"{self.name}: its arrays have more than {_MAX_WALKED:,} items, more than any"
+                " model's"
             )
 
     def take(self, form: str, what: str) -> Any:
@@ -102,7 +103,10 @@ class _Cursor:
 
 
 def read(path: Path) -> Header:
-    """Metadata and tensor table of a GGUF file; its pages are mapped, so only what is looked at is loaded."""
+    """Metadata and tensor table of a GGUF file.
+
+    Its pages are mapped, so only what is looked at is loaded.
+    """
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             raise HeaderError(f"{path.name} is empty")
@@ -111,7 +115,10 @@ def read(path: Path) -> Header:
 
 
 def read_vocabulary(path: Path) -> dict[str, Any]:
-    """The tokenizer's metadata with its arrays whole: tokens, merges, scores; keys without ``tokenizer.``."""
+    """The tokenizer's metadata with its arrays whole: tokens, merges, scores.
+
+    Keys without ``tokenizer.``.
+    """
     if path.stat().st_size == 0:
         raise HeaderError(f"{path.name} is empty")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -128,7 +135,10 @@ def parse(data: mmap.mmap | bytes, name: str) -> Header:
 
 
 def parse_beginning(data: mmap.mmap | bytes, size: int, name: str) -> tuple[Header, int]:
-    """The same of the first bytes of a file of ``size``, and the table's end; MoreNeeded where they are too few."""
+    """The same of the first bytes of a file of ``size``, and the table's end.
+
+    MoreNeeded where they are too few.
+    """
     cursor = _Cursor(data, name, size=size)
     n_tensors, n_pairs = _counts(cursor)
     metadata = _metadata(cursor, n_pairs)
@@ -161,19 +171,23 @@ def parts(name: str) -> list[str]:
 
 
 def merge(headers: Sequence[Header]) -> Header:
-    """The parts of a split model as one: the first one's metadata, every tensor once, as many as it promises."""
+    """The parts of a split model as one: the first one's metadata, every tensor once, as many as it
+    promises.
+    """
     first = headers[0]
     count = first.metadata.get("split.count", 1)
     if count not in (0, len(headers)):
         raise HeaderError(
-            f"the model is split into {count} files, and {len(headers)} is found: names end in 00001-of-N"
+            f"the model is split into {count} files, and {len(headers)} is found: names end in"
+            " 00001-of-N"
         )
     tensors: dict[str, Stored] = {}
     for header in headers:
         for tensor, stored in header.tensors.items():
             if tensor in tensors:
                 raise HeaderError(
-                    f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in {stored.file}"
+                    f"tensor {shorten(tensor)} is both in {tensors[tensor].file} and in"
+                    f" {stored.file}"
                 )
             tensors[tensor] = stored
     promised = first.metadata.get("split.tensors.count", len(tensors))
@@ -221,7 +235,8 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
     )
     if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
         raise HeaderError(
-            f"{cursor.name} claims {n_tensors} tensors and {n_pairs} metadata entries, more than any model has"
+            f"{cursor.name} claims {n_tensors} tensors and {n_pairs} metadata entries, more than"
+            " any model has"
         )
     return n_tensors, n_pairs
 
@@ -306,7 +321,8 @@ def _check_places(places: Mapping[str, tuple[int, Stored]], data: int, name: str
     for tensor, (offset, stored) in sorted(places.items(), key=lambda item: item[1][0]):
         if offset < end:
             raise HeaderError(
-                f"{name}: tensor {shorten(tensor)} overlaps the one before it: offset {offset}, which ends at {end}"
+                f"{name}: tensor {shorten(tensor)} overlaps the one before it: offset {offset},"
+                f" which ends at {end}"
             )
         end = offset + stored.n_bytes
     if end > max(data, 0):
@@ -339,11 +355,15 @@ _MODEL_TYPES = {
 
 
 _TURNED_IN_PAIRS = ("llama", "granite", "deepseek2")
-"""Architectures whose queries and keys turn in pairs of neighbours (llama.cpp's LLAMA_ROPE_TYPE_NORM)."""
+"""Architectures whose queries and keys turn in pairs of neighbours (llama.cpp's
+LLAMA_ROPE_TYPE_NORM).
+"""
 
 
 def to_config(header: Header) -> dict[str, Any] | None:
-    """The metadata as a raw config under GGUF's own size names, or None for an architecture that is not mapped."""
+    """The metadata as a raw config under GGUF's own size names, or None for an architecture that is
+    not mapped.
+    """
     arch = header.metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in _MODEL_TYPES:
         return None

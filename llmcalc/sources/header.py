@@ -24,12 +24,15 @@ _BUFFER_ENDINGS = (
     "rope_factors_short.weight",
     ".exp_probs_b.bias",
 )
-"""Names that hold masks, frequencies and balancing terms: stored by some writers, never parameters."""
+"""Names that hold masks, frequencies and balancing terms: stored by some writers, never parameters.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a file: its dtype in our spelling, its shape rows first, its bytes and where they lie."""
+    """One tensor of a file: its dtype in our spelling, its shape rows first, its bytes and where
+    they lie.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -80,7 +83,9 @@ def is_buffer(name: str, stored: Stored) -> bool:
 
 
 def is_packed(stored: Stored) -> bool:
-    """Whether a tensor packs several weights into one integer, so that its elements are not parameters."""
+    """Whether a tensor packs several weights into one integer, so that its elements are not
+    parameters.
+    """
     return (
         stored.dtype in ("int32", "uint32", "uint8", "int8", "int16", "uint16")
         and dtype(stored.dtype).block == 1

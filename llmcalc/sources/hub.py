@@ -1,7 +1,9 @@
-"""Models by their hub id: small files through huggingface_hub and its cache, headers by the first bytes of every shard.
+"""Models by their hub id: small files through huggingface_hub and its cache, headers by the first
+bytes of every shard.
 
-What comes from there is untrusted: it is read by the same bounded readers as any file, and nothing of it is executed.
-``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and proxies mean what they mean to huggingface_hub.
+What comes from there is untrusted: it is read by the same bounded readers as any file, and nothing
+of it is executed. ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and proxies mean
+what they mean to huggingface_hub.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ def quiet(*_: int) -> None:
 
 
 def file(where: Place, name: str) -> Path | None:
-    """One small file of the repository in the local cache, fetched where it is not there; None where it has none."""
+    """One small file of the repository in the local cache, fetched where it is not there.
+
+    None where it has none.
+    """
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     _quiet()
@@ -93,10 +98,12 @@ def _whole(where: Place, name: str, size: int) -> bytes:
 
 
 def _keep(where: Place, there: Place, name: str, data: bytes) -> Path:
-    """The file in the hub's cache, under its commit, which the branch that was asked for now leads to.
+    """The file in the hub's cache, under its commit, which the branch that was asked for now leads
+    to.
 
-    The places are made of a commit of 40 hexadecimal digits and names that were looked at: whatever a server says,
-    nothing is written outside the cache. (The library names its files by the server's ETag.)
+    The places are made of a commit of 40 hexadecimal digits and names that were looked at: whatever
+    a server says, nothing is written outside the cache. (The library names its files by the
+    server's ETag.)
     """
     path = _repository(where) / "snapshots" / str(there.revision) / name
     _write(path, data)
@@ -172,7 +179,10 @@ def _at_commit(where: Place) -> Place:
 
 
 def _index(where: Place) -> Index | None:
-    """The index of a repository's shards, from the hub's cache or by one request; None where it has none."""
+    """The index of a repository's shards, from the hub's cache or by one request.
+
+    None where it has none.
+    """
     from llmcalc.sources.safetensors import index_of, open_index
 
     held = _held(where, _INDEX)
@@ -217,7 +227,9 @@ def _shards(where: Place, index: Index, jobs: int, tell: Tell) -> dict[str, Head
 
 
 def gguf(where: Place, name: str) -> Header:
-    """Metadata and tensor table of a GGUF inside the repository, and of all its parts where it is split."""
+    """Metadata and tensor table of a GGUF inside the repository, and of all its parts where it is
+    split.
+    """
     from llmcalc.sources import gguf as reader
 
     there = where if where.exact else Place(where.repo, _commit_of(where, name))
@@ -226,7 +238,10 @@ def gguf(where: Place, name: str) -> Header:
 
 
 def _commit_of(where: Place, name: str) -> str:
-    """The commit that a branch is at; without the network the one that it was at when it was last asked for."""
+    """The commit that a branch is at.
+
+    Without the network the one that it was at when it was last asked for.
+    """
     key = f"{_endpoint()}/{where}:commit"
     try:
         commit, _ = _facts(where, name)
@@ -273,12 +288,17 @@ def _listing(where: Place) -> str:
 
 
 def _guess(names: list[str]) -> int:
-    """How long a header with these tensors is at most, nearly always: then one request is enough."""
+    """How long a header with these tensors is at most, nearly always: then one request
+    is enough.
+    """
     return min(max(sum(len(name) + 95 for name in names) + 512, 16384), 2 << 20)
 
 
 def safetensors(where: Place, name: str, guess: int = 1 << 16) -> Header:
-    """The header of one remote safetensors file: its length, then as much; ``guess`` is how long it may be."""
+    """The header of one remote safetensors file: its length, then as much.
+
+    ``guess`` is how long it may be.
+    """
     from llmcalc.sources.safetensors import HEADER_LIMIT, parse
 
     def fetch(window: Window) -> int:
@@ -317,7 +337,9 @@ def _table(where: Place, name: str) -> Header:
 def _beginning(
     where: Place, name: str, limit: int, fetch: Callable[[Window], int]
 ) -> tuple[bytes, int]:
-    """The first bytes of a remote file and its size: kept from an earlier time for an exact revision, else fetched."""
+    """The first bytes of a remote file and its size: kept from an earlier time for an exact
+    revision, else fetched.
+    """
     key = f"{_endpoint()}/{where}/{name}"
     if where.exact and (kept := cache.get(key)) is not None:
         return kept[8:], int.from_bytes(kept[:8], "little")
@@ -338,7 +360,10 @@ def _beginning(
 
 @contextmanager
 def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
-    """A request for some bytes of a file. The session sends no token to the host that a redirect leads to."""
+    """A request for some bytes of a file.
+
+    The session sends no token to the host that a redirect leads to.
+    """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -420,7 +445,9 @@ def _endpoint() -> str:
 
 
 def _quiet() -> None:
-    """Neither bars nor warnings of the library: what it does is small, and what fails is said in one line."""
+    """Neither bars nor warnings of the library: what it does is small, and what fails is said in
+    one line.
+    """
     from huggingface_hub.utils import disable_progress_bars, logging
 
     disable_progress_bars()
@@ -432,7 +459,9 @@ def _status(error: BaseException) -> int | None:
 
 
 def _fail(error: Exception) -> NoReturn:
-    """Raises the failure, as one that may pass where that is its kind: busy, too many requests, cut, too slow."""
+    """Raises the failure, as one that may pass where that is its kind: busy, too many requests,
+    cut, too slow.
+    """
     status = _status(error)
     names = {kind.__name__ for kind in type(error).__mro__}
     if status in _PASSING:

@@ -17,7 +17,10 @@ _TOKEN = "set HF_TOKEN, or `hf auth login`"
 def explained(
     error: Exception, where: Place, status: int | None, endpoint: str, offline: bool
 ) -> LlmcalcError:
-    """huggingface_hub's error as ours, told by its kind; ``status`` is the server's answer, where there was one."""
+    """huggingface_hub's error as ours, told by its kind.
+
+    ``status`` is the server's answer, where there was one.
+    """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "GatedRepoError" in kinds:
         page = f"{endpoint}/{where.repo}"
@@ -93,9 +96,14 @@ def _unreachable(error: Exception, where: Place, endpoint: str) -> UnavailableEr
     if any(isinstance(each, socket.gaierror) for each in chain):
         return UnavailableError(
             f"the name of {endpoint} is not known to this network{alone} ({said})",
-            hint="check the network and HF_ENDPOINT; or name a config.json, a directory or a preset",
+            hint=(
+                "check the network and HF_ENDPOINT; or name a config.json, a directory or a preset"
+            ),
         )
     return UnavailableError(
         f"the hub cannot be reached{alone} ({said})",
-        hint="check the network, HF_ENDPOINT and proxies; or name a config.json, a directory or a preset",
+        hint=(
+            "check the network, HF_ENDPOINT and proxies; or name a config.json, a directory or a"
+            " preset"
+        ),
     )

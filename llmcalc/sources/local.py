@@ -1,7 +1,9 @@
-"""Models that other programs keep on this machine, by the names that people know: read, never written.
+"""Models that other programs keep on this machine, by the names that people know: read, never
+written.
 
-Ollama: manifests name blobs by their hash (``OLLAMA_MODELS``, else ~/.ollama/models). LM Studio: publisher/model/file
-below ~/.lmstudio/models, earlier ~/.cache/lm-studio/models. llama.cpp: ``LLAMA_CACHE``, else the user's cache.
+Ollama: manifests name blobs by their hash (``OLLAMA_MODELS``, else ~/.ollama/models). LM Studio:
+publisher/model/file below ~/.lmstudio/models, earlier ~/.cache/lm-studio/models. llama.cpp:
+``LLAMA_CACHE``, else the user's cache.
 """
 
 from __future__ import annotations
@@ -40,13 +42,18 @@ class Found:
 
 
 def scheme_of(name: str) -> tuple[str, str] | None:
-    """Program and model, where the name is one of ``ollama:…``, ``lmstudio:…`` and ``llama.cpp:…``."""
+    """Program and model, where the name is one of ``ollama:…``, ``lmstudio:…`` and
+    ``llama.cpp:…``.
+    """
     program, colon, rest = name.partition(":")
     return (program, rest) if colon and rest and program in SCHEMES else None
 
 
 def find(program: str, name: str) -> Path:
-    """The file of a model of that program; an unknown one is an InputError that names those that are there."""
+    """The file of a model of that program.
+
+    An unknown one is an InputError that names those that are there.
+    """
     if program == "ollama":
         return _ollama(name)
     known = list(_lmstudio_models() if program == "lmstudio" else _llamacpp_models())
@@ -143,7 +150,9 @@ def _ollama_names() -> list[str]:
 
 
 def _ollama(name: str) -> Path:
-    """The blob that a manifest names as the model: registry.ollama.ai/library/NAME/TAG unless the name says more."""
+    """The blob that a manifest names as the model: registry.ollama.ai/library/NAME/TAG unless the
+    name says more.
+    """
     model, _, tag = name.partition(":")
     parts = model.split("/")
     if (

@@ -1,4 +1,7 @@
-"""Logits from a line, a JSON, NPY or safetensors file, or standard input; nothing in them is executed."""
+"""Logits from a line, a JSON, NPY or safetensors file, or standard input.
+
+Nothing in them is executed.
+"""
 
 from __future__ import annotations
 

@@ -37,8 +37,9 @@ class Model:
     folder: Path | None = None
     """Where its files lie, for whoever reads more of them than the header."""
     fetch: Callable[[int, Callable[[int, int], None]], Header] | None = None
-    """What reads the header from where the model is, where that is far away: by so many connections at once, telling
-    how many files are through."""
+    """What reads the header from where the model is, where that is far away: by so many connections
+    at once, telling how many files are through.
+    """
 
     fetch_file: Callable[[str], Path | None] | None = None
     """What brings one more file of it here, None where it has no such file."""
@@ -116,7 +117,9 @@ class Model:
 
     @property
     def longest_context(self) -> int | None:
-        """The longest context that the model was made for, in its own config or in the language model's inside."""
+        """The longest context that the model was made for, in its own config or in the language
+        model's inside.
+        """
         if self.raw is None or self.blocks_only:
             return None
         inside = self.raw.get("text_config")

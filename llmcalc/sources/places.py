@@ -15,7 +15,9 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A repository, a branch, tag or commit of it, and a file inside, or its quantisation, where one is meant."""
+    """A repository, a branch, tag or commit of it, and a file inside, or its quantisation, where
+    one is meant.
+    """
 
     repo: str
     revision: str | None = None

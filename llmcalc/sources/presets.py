@@ -11,7 +11,9 @@ from typing import Any
 
 _FOLDER = Path(__file__).parents[1] / "presets"
 TOY = _FOLDER / "toy"
-"""The toy model's files: a character-level Llama of about 140,000 parameters (scripts/train_toy.py)."""
+"""The toy model's files: a character-level Llama of about 140,000 parameters
+(scripts/train_toy.py).
+"""
 _LONGEST = 200
 _TUNED = re.compile(r"(?:-?(?:instruct|chat|it|hf|base|pretrain|preview|v0\.1|v1\.0))+$")
 
@@ -31,7 +33,9 @@ def by_model_type() -> dict[str, list[str]]:
 
 @cache
 def _index() -> Mapping[str, str]:
-    """Squeezed spelling to preset: file names first, then the aliases that have a source of their own."""
+    """Squeezed spelling to preset: file names first, then the aliases that have a source of their
+    own.
+    """
     aliases = json.loads((_FOLDER / "aliases.json").read_text())
     bases = {squeeze(_TUNED.sub("", n)): n for n in reversed(names())}
     return {
@@ -52,7 +56,9 @@ def squeeze(name: str) -> str:
 
 
 def find(name: str) -> str | None:
-    """The preset that a name means: itself, another spelling, or the base of a tuned variant with the same sizes."""
+    """The preset that a name means: itself, another spelling, or the base of a tuned variant with
+    the same sizes.
+    """
     if len(name) > _LONGEST:
         return None
     if (_FOLDER / f"{name}.json").is_file() and "/" not in name and name != "aliases":

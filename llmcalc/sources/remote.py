@@ -1,4 +1,6 @@
-"""The first bytes of a file that is far away: fetched as far as its header goes, whatever the server does."""
+"""The first bytes of a file that is far away: fetched as far as its header goes, whatever the
+server does.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ LONGEST_WAIT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A server's answer to the request for some bytes: where they begin, the whole file's size and tag, the bytes.
+    """A server's answer to the request for some bytes: where they begin, the whole file's size and
+    tag, the bytes.
 
     ``whole`` says that the server sends the file to its end, whatever was asked for.
     """
@@ -36,7 +39,9 @@ Open = Callable[[int, int], AbstractContextManager[Answer]]
 
 
 class Again(Exception):
-    """A failure that may pass: what it was, and the seconds that the server asks to wait, if it does."""
+    """A failure that may pass: what it was, and the seconds that the server asks to wait, if it
+    does.
+    """
 
     def __init__(self, error: Exception, wait: float | None = None) -> None:
         super().__init__(str(error))
@@ -55,7 +60,9 @@ class Window:
         self.data, self.size, self.tag = bytearray(), -1, None  # type: bytearray, int, str | None
 
     def grow(self, n: int) -> None:
-        """At least the first n bytes, or all where the file has fewer: a cut is taken up where it happened."""
+        """At least the first n bytes, or all where the file has fewer: a cut is taken up where it
+        happened.
+        """
         if n > self.limit:
             raise UnavailableError(f"{self.name}: more than {self.limit:,} bytes are needed of it")
         restarts = 0
@@ -94,7 +101,9 @@ class Window:
 
 
 def patiently(once: Callable[[], T]) -> T:
-    """Does it again after failures that may pass, a bounded number of times, as long apart as the server asks for."""
+    """Does it again after failures that may pass, a bounded number of times, as long apart as the
+    server asks for.
+    """
     trials = 0
     while True:
         try:

@@ -1,7 +1,7 @@
 """The header of a safetensors file, or of all shards that an index names; no weight is ever read.
 
-Format: 8 bytes little-endian header length, that many bytes of JSON (name -> dtype, shape, data_offsets), then the
-data without gaps (huggingface/safetensors, README "Format").
+Format: 8 bytes little-endian header length, that many bytes of JSON (name -> dtype, shape,
+data_offsets), then the data without gaps (huggingface/safetensors, README "Format").
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def read(path: Path) -> Header:
 
 
 def parse(file: BinaryIO, size: int, name: str) -> Header:
-    """The header of an open file of ``size`` bytes; a fault is a HeaderError that names file and tensor."""
+    """The header of an open file of ``size`` bytes.
+
+    A fault is a HeaderError that names file and tensor.
+    """
     length = _length(file.read(8), size, name)
     entries = _entries(file.read(length), length, name)
     metadata = _metadata(entries.pop("__metadata__", {}), name)
@@ -69,7 +72,8 @@ def _length(prefix: bytes, size: int, name: str) -> int:
         )
     if length + 8 > size:
         raise HeaderError(
-            f"{name}: the header length is {length}, but the file has {size} bytes: truncated, or no whole JSON header"
+            f"{name}: the header length is {length}, but the file has {size} bytes: truncated, or"
+            " no whole JSON header"
         )
     return length
 
@@ -93,7 +97,9 @@ def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
 
 
 def _each_once(text: bytes, entries: Any) -> bool:
-    """Whether as many keys were kept as the text has: then none stands twice, and no slower look is needed."""
+    """Whether as many keys were kept as the text has: then none stands twice, and no slower look is
+    needed.
+    """
     if not isinstance(entries, dict):
         return True
     kept = len(entries) + sum(len(entry) for entry in entries.values() if isinstance(entry, dict))
@@ -177,7 +183,8 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
             )
         if begin > end:
             raise HeaderError(
-                f"{name}: {begin - end} bytes before tensor {shorten(tensor)} belong to no tensor (offset {begin})"
+                f"{name}: {begin - end} bytes before tensor {shorten(tensor)} belong to no tensor"
+                f" (offset {begin})"
             )
         end, previous = stop, tensor
     if end > data:
@@ -190,7 +197,9 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A ``*.safetensors.index.json``: where it lies, what it says, and the shard of every tensor."""
+    """A ``*.safetensors.index.json``: where it lies, what it says, and the shard of
+    every tensor.
+    """
 
     path: Path
     raw: Mapping[str, Any]

@@ -11,7 +11,9 @@ from llmcalc.errors import InputError
 from llmcalc.text import shorten
 
 SPECIAL = ("refuse", "allow", "text")
-"""What to do with text that spells a special token: refuse it, read it as the token, or read it as plain text."""
+"""What to do with text that spells a special token: refuse it, read it as the token, or read it as
+plain text.
+"""
 
 
 class Tokenizer(ABC):
@@ -25,10 +27,13 @@ class Tokenizer(ABC):
     lossless: bool = True
     """Whether decoding gives the text back byte for byte."""
     cuts_before_spaces: bool = False
-    """Whether a text may be cut before a space that follows a character, and each part encoded alone, with the same
-    ids: so with rules that cut words themselves and begin them with their space."""
+    """Whether a text may be cut before a space that follows a character, and each part encoded
+    alone, with the same ids: so with rules that cut words themselves and begin them with their
+    space.
+    """
     has_template: bool = False
-    """Whether the file has a rule of its own for what stands before and behind a text (BOS, EOS)."""
+    """Whether the file has a rule of its own for what stands before and behind a text (BOS, EOS).
+    """
 
     @abstractmethod
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
@@ -41,7 +46,8 @@ class Tokenizer(ABC):
     def encode(self, text: str, special: str = "refuse", add: bool = False) -> list[int]:
         """Ids of a text; ``add`` puts the file's own special tokens around it (BOS, EOS).
 
-        ``special`` says what to do with text that spells a special token; refusing is an InputError that names it.
+        ``special`` says what to do with text that spells a special token; refusing is an InputError
+        that names it.
         """
         if special == "refuse":
             self._refuse(text)
@@ -57,8 +63,11 @@ class Tokenizer(ABC):
 
     @cached_property
     def _begin(self) -> str:
-        """What all special tokens begin with; nothing where they differ from the first character on."""
-        return commonprefix([min(self.special), max(self.special)])  # noqa: RUF071 - character by character is meant
+        """What all special tokens begin with.
+
+        Nothing where they differ from the first character on.
+        """
+        return commonprefix([min(self.special), max(self.special)])  # noqa: RUF071
 
     def _refuse(self, text: str) -> None:
         if self.special and self._begin not in text:  # they begin alike, so one look finds them all
@@ -66,8 +75,8 @@ class Tokenizer(ABC):
         found = next((s for s in self.special if s in text), None)
         if found is not None:
             raise InputError(
-                f"the text holds {shorten(found)!r}, a special token of {self.name}: as input of a user it could steer "
-                "a model, so it is not read either way unasked",
+                f"the text holds {shorten(found)!r}, a special token of {self.name}: as input of a"
+                " user it could steer a model, so it is not read either way unasked",
                 hint="`--special allow` reads it as the token, `--special text` as plain text",
             )
 

@@ -1,4 +1,6 @@
-"""Chat templates: messages as the text that a model sees, by the model's own Jinja template in a sandbox."""
+"""Chat templates: messages as the text that a model sees, by the model's own Jinja template in a
+sandbox.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _SECONDS = 15.0
 
 
 def messages(path: Path) -> list[dict[str, Any]]:
-    """The messages in a JSON file: a list of objects with role and content, or an object with it under ``messages``."""
+    """The messages in a JSON file: a list of objects with role and content, or an object with it
+    under ``messages``.
+    """
     try:
         found: Any = json.loads(path.read_bytes()) if path.stat().st_size < 100_000_000 else None
     except OSError as error:
@@ -42,7 +46,10 @@ def messages(path: Path) -> list[dict[str, Any]]:
 
 
 def template_of(model: Model) -> tuple[str, dict[str, Any]]:
-    """A model's own template and the special tokens it may name; a model without one is an InputError."""
+    """A model's own template and the special tokens it may name.
+
+    A model without one is an InputError.
+    """
     folder = model.folder
     if model.header is not None and model.header.format == "gguf" and folder is not None:
         from llmcalc.sources import gguf
@@ -104,8 +111,8 @@ def render(
 ) -> str:
     """The text of a conversation; ``answer`` adds what opens the model's turn.
 
-    The template is a program that somebody else wrote: it runs in Jinja's sandbox, in a process of its own, with a
-    bound on its time and memory, and can reach nothing but the messages.
+    The template is a program that somebody else wrote: it runs in Jinja's sandbox, in a process of
+    its own, with a bound on its time and memory, and can reach nothing but the messages.
     """
     if find_spec("jinja2") is None:
         raise UnavailableError("chat templates need jinja2", hint=install("tokenizers"))

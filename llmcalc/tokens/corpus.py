@@ -35,7 +35,10 @@ def count(
 
 
 def texts(path: Path, field: str) -> Iterator[str]:
-    """One field of every record, in order; a record without it is an InputError that names its line or row."""
+    """One field of every record, in order.
+
+    A record without it is an InputError that names its line or row.
+    """
     return _parquet(path, field) if path.suffix == ".parquet" else _lines(path, field)
 
 
@@ -78,7 +81,8 @@ def _parquet(path: Path, field: str) -> Iterator[str]:
                 for value in batch.column(0).to_pylist():
                     if not isinstance(value, str):
                         raise InputError(
-                            f"{shorten(path.name)}: the column {field!r} holds {type(value).__name__}"
+                            f"{shorten(path.name)}: the column {field!r} holds"
+                            f" {type(value).__name__}"
                         )
                     yield value
     except (ArrowException, OSError) as error:

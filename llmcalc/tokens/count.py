@@ -1,4 +1,6 @@
-"""Counting the tokens of texts of any size: read in pieces, cut where that changes no id, encoded with all cores."""
+"""Counting the tokens of texts of any size: read in pieces, cut where that changes no id, encoded
+with all cores.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ WHOLE = 1024 * PIECE
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a text holds; ``words`` stand between white space, ``replaced`` are characters for broken bytes."""
+    """What a text holds.
+
+    ``words`` stand between white space, ``replaced`` are characters for broken bytes.
+    """
 
     tokens: int = 0
     n_bytes: int = 0
@@ -38,7 +43,10 @@ class Counts:
 
 
 def decode(data: bytes, errors: str = "strict", name: str = "the input", offset: int = 0) -> str:
-    """Bytes as UTF-8; where they are not, an InputError that names the byte and its offset, or a replacement."""
+    """Bytes as UTF-8.
+
+    Where they are not, an InputError that names the byte and its offset, or a replacement.
+    """
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -58,7 +66,9 @@ def not_text(name: str, byte: int, offset: int) -> InputError:
 def pieces(
     file: BinaryIO, errors: str = "strict", name: str = "the input", size: int = PIECE
 ) -> Iterator[str]:
-    """The text of a file in pieces, each cut before a space that follows a character, so that words stay whole."""
+    """The text of a file in pieces, each cut before a space that follows a character, so that words
+    stay whole.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     held, read = "", 0
     while True:
@@ -80,7 +90,9 @@ def pieces(
 
 
 def cut(text: str) -> int:
-    """The last place where a text may be cut: before a space between a character and a character; 0 if there is none.
+    """The last place where a text may be cut: before a space between a character and a character.
+
+    0 if there is none.
 
     >>> cut("one two  three four"), cut("nothing")
     (14, 0)
@@ -105,7 +117,8 @@ def count(
 ) -> Counts:
     """How many tokens a file holds, at constant memory where its tokenizer lets a text be cut.
 
-    ``tell`` is told the bytes that are done. A text that must not be cut is encoded whole, up to 256 MiB.
+    ``tell`` is told the bytes that are done. A text that must not be cut is encoded whole, up to
+    256 MiB.
     """
     if not tokenizer.cuts_before_spaces:
         data = file.read(WHOLE + 1)
@@ -123,7 +136,9 @@ def count(
 
 
 def _groups(found: Iterable[str]) -> Iterator[list[str]]:
-    """Sixteen pieces for each core at a time: few enough to hold, and many enough that no core waits long."""
+    """Sixteen pieces for each core at a time: few enough to hold, and many enough that no core
+    waits long.
+    """
     many, group = 16 * (os.cpu_count() or 1), list[str]()
     for piece in found:
         group.append(piece)
@@ -137,7 +152,10 @@ def _groups(found: Iterable[str]) -> Iterator[list[str]]:
 def of_texts(
     tokenizer: Tokenizer, texts: list[str], special: str = "refuse", words: bool = True
 ) -> Counts:
-    """The counts of some texts together; each is encoded by itself. Counting words takes time, and can be left out."""
+    """The counts of some texts together; each is encoded by itself.
+
+    Counting words takes time, and can be left out.
+    """
     encoded = tokenizer.encode_batch(texts, special)
     return Counts(
         sum(map(len, encoded)),
@@ -149,7 +167,9 @@ def of_texts(
 
 
 def truncate(tokenizer: Tokenizer, text: str, n: int, special: str = "refuse") -> tuple[str, int]:
-    """The longest beginning of a text that is at most n tokens and whole characters, and how many tokens it has."""
+    """The longest beginning of a text that is at most n tokens and whole characters, and how many
+    tokens it has.
+    """
     ids = tokenizer.encode(text, special)[:n]
     while ids:
         shown = tokenizer.decode(ids)

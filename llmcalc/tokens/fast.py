@@ -1,4 +1,6 @@
-"""Tokenizers of the ``tokenizers`` package: a ``tokenizer.json``, or what a GGUF holds built into one."""
+"""Tokenizers of the ``tokenizers`` package: a ``tokenizer.json``, or what a GGUF holds built into
+one.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,18 @@ def _package() -> Any:
 
 
 def byte_characters() -> dict[str, int]:
-    """The printable characters that byte-level BPE writes bytes as (GPT-2's ``bytes_to_unicode``), to their bytes."""
+    """The printable characters that byte-level BPE writes bytes as (GPT-2's ``bytes_to_unicode``),
+    to their bytes.
+    """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
 def _check_ids(text: str, name: str) -> None:
-    """Refuses ids far above the number of entries: the package makes room for every id up to the largest."""
+    """Refuses ids far above the number of entries: the package makes room for every id up to the
+    largest.
+    """
     found = json.loads(text)
     model = found.get("model") if isinstance(found, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
@@ -48,7 +54,8 @@ def _check_ids(text: str, name: str) -> None:
     largest = max((i for i in entries if isinstance(i, int)), default=0)
     if largest > 4 * len(entries) + 100_000:
         raise InputError(
-            f"{shorten(name)} has the id {shown(largest, 40)} among {len(entries)} entries, which no tokenizer has"
+            f"{shorten(name)} has the id {shown(largest, 40)} among {len(entries)} entries, which"
+            " no tokenizer has"
         )
 
 
@@ -161,7 +168,9 @@ class Fast(Tokenizer):
             ]
 
     def piece(self, token: int) -> bytes:
-        """The bytes of one id: through the byte alphabet, the byte pieces, or the marks of SentencePiece."""
+        """The bytes of one id: through the byte alphabet, the byte pieces, or the marks of
+        SentencePiece.
+        """
         self.check(token)
         if token in self._added:
             return str(self._added[token]).encode()
@@ -180,7 +189,9 @@ class Fast(Tokenizer):
         return text.replace("▁", " ").encode()
 
     def decode(self, ids: Sequence[int]) -> bytes:
-        """The bytes of a row of ids, by the file's own decoder where pieces are not simply joined."""
+        """The bytes of a row of ids, by the file's own decoder where pieces are not
+        simply joined.
+        """
         for token in ids:
             self.check(token)
         if self._byte_level:

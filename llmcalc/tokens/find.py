@@ -1,4 +1,6 @@
-"""Which tokenizer somebody means: an encoding, an OpenAI model, a file, or the one that belongs to a model."""
+"""Which tokenizer somebody means: an encoding, an OpenAI model, a file, or the one that belongs to
+a model.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def named(name: str) -> Tokenizer:
 
 
 def openai(name: str) -> str | None:
-    """The encoding of an OpenAI model, by tiktoken's table; what only begins like a known name is not one."""
+    """The encoding of an OpenAI model, by tiktoken's table.
+
+    What only begins like a known name is not one.
+    """
     from tiktoken.model import MODEL_PREFIX_TO_ENCODING, MODEL_TO_ENCODING
 
     if name in MODEL_TO_ENCODING:
@@ -72,7 +77,8 @@ def _unknown(name: str) -> InputError:
     return InputError(
         f"no tokenizer is called {shorten(name)!r}",
         hint=(f"close: {', '.join(close)}; " if close else "")
-        + f"encodings: {', '.join(encodings.ENCODINGS)}; or name a tokenizer.json, tokenizer.model or .gguf",
+        + f"encodings: {', '.join(encodings.ENCODINGS)}; or name a tokenizer.json, tokenizer.model"
+        " or .gguf",
     )
 
 
@@ -121,7 +127,10 @@ def gguf_file(model: Model) -> str:
 
 
 def of_model(model: Model) -> Tokenizer:
-    """The tokenizer of a model: beside its files, inside its GGUF, or its family's; else an UnavailableError."""
+    """The tokenizer of a model: beside its files, inside its GGUF, or its family's.
+
+    Else an UnavailableError.
+    """
     folder = model.folder
     if model.header is not None and model.header.format == "gguf" and folder is not None:
         return of_path(folder / gguf_file(model))

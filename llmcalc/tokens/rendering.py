@@ -1,4 +1,6 @@
-"""Renders one chat template, in a process of its own with little time and memory: JSON in, JSON out.
+"""Renders one chat template, in a process of its own with little time and memory:
+
+JSON in, JSON out.
 
 This file is run by its path and imports nothing of llmcalc.
 """
@@ -63,7 +65,10 @@ def rendered(asked: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """One question from standard input, one answer to standard output; whatever the template raises is its refusal."""
+    """One question from standard input, one answer to standard output.
+
+    Whatever the template raises is its refusal.
+    """
     asked = json.loads(sys.stdin.buffer.read())
     sys.path[:] = asked["path"]
     _bounded()

@@ -42,7 +42,8 @@ class Pieces(Tokenizer):
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
         if special == "allow" and any(s in text for s in self.special):
             raise InputError(
-                "SentencePiece never reads special tokens from text: their pieces are control symbols",
+                "SentencePiece never reads special tokens from text: their pieces are control"
+                " symbols",
                 hint="--special text reads them as plain text",
             )
         return list(self.inner.encode(text, add_bos=add and self.inner.bos_id() >= 0))

@@ -1,7 +1,8 @@
-"""The vocabulary inside a GGUF as a tokenizer: byte-level BPE by its merges, SentencePiece-like BPE by its scores.
+"""The vocabulary inside a GGUF as a tokenizer: byte-level BPE by its merges, SentencePiece-like BPE
+by its scores.
 
-How a text is cut before merging is named by ``tokenizer.ggml.pre`` (llama.cpp's ``llama_vocab_pre_type``); a name whose
-rule is not here is refused.
+How a text is cut before merging is named by ``tokenizer.ggml.pre`` (llama.cpp's
+``llama_vocab_pre_type``); a name whose rule is not here is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from llmcalc.text import shorten, shown
 from llmcalc.tokens.fast import Fast, _package
 
 _LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
 _CUTS: Mapping[str, str | None] = {

@@ -1,4 +1,6 @@
-"""What a tensor holds, and what a format makes of it: range, moments, histogram, round-trip errors, in two passes."""
+"""What a tensor holds, and what a format makes of it: range, moments, histogram, round-trip errors,
+in two passes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ class Summary:
 
 
 def summarise(source: Source, smallest_normal: float) -> Summary:
-    """The first pass: counts, range and moments (merged by Chan's rule); below ``smallest_normal`` is subnormal."""
+    """The first pass: counts, range and moments (merged by Chan's rule).
+
+    Below ``smallest_normal`` is subnormal.
+    """
     s = Summary()
     for rows in source():
         finite = np.isfinite(rows)
@@ -79,7 +84,9 @@ def summarise(source: Source, smallest_normal: float) -> Summary:
 
 @dataclass
 class Loss:
-    """What a format loses: errors of the numbers that came back, how many were clipped, how many became 0."""
+    """What a format loses: errors of the numbers that came back, how many were clipped, how many
+    became 0.
+    """
 
     largest: float = 0.0
     total: float = 0.0
@@ -92,7 +99,9 @@ class Loss:
         return self.total / summary.finite if summary.finite else 0.0
 
     def snr(self, summary: Summary) -> float | None:
-        """Signal to noise in dB, 10·log10(Σx²/Σe²); None where nothing is lost or nothing is there."""
+        """Signal to noise in dB, 10·log10(Σx²/Σe²); None where nothing is lost or
+        nothing is there.
+        """
         if not self.energy or not summary.energy:
             return None
         return 10 * math.log10(summary.energy / self.energy)
@@ -115,7 +124,9 @@ class Detail:
 def detail(
     source: Source, summary: Summary, trips: Iterable[tuple[str, Trip]], sigmas: float = 6.0
 ) -> Detail:
-    """Histogram over the range, elements beyond ``sigmas`` standard deviations, and every round trip's losses."""
+    """Histogram over the range, elements beyond ``sigmas`` standard deviations, and every round
+    trip's losses.
+    """
     chosen = list(trips)
     low, high = (summary.low, summary.high) if summary.finite else (0.0, 0.0)
     edges = np.linspace(low, high if high > low else low + 1.0, BINS + 1)

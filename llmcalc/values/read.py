@@ -1,4 +1,6 @@
-"""The numbers of a checkpoint's tensors, rows at a time, from its files as they are mapped: memory does not grow."""
+"""The numbers of a checkpoint's tensors, rows at a time, from its files as they are mapped: memory
+does not grow.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def rows_and_columns(stored: Stored) -> tuple[int, int]:
 
 
 def check(name: str, stored: Stored) -> None:
-    """Refuses what holds no floats: an empty tensor, integers (they pack codes), an element of a few bits."""
+    """Refuses what holds no floats: an empty tensor, integers (they pack codes), an element of a
+    few bits.
+    """
     shown = shorten(name)
     if not stored.elements:
         raise InputError(f"tensor {shown} is empty: its shape is {list(stored.shape)}")
@@ -35,17 +39,24 @@ def check(name: str, stored: Stored) -> None:
     if form.block > 4:
         if not stored.shape or stored.shape[-1] % form.block:
             raise InputError(
-                f"tensor {shown} has the shape {list(stored.shape)}, no whole number of {form.name} blocks"
+                f"tensor {shown} has the shape {list(stored.shape)}, no whole number of {form.name}"
+                " blocks"
             )
         return
     raise InputError(
         f"tensor {shown} is stored as {form.name}: no tensor of floats",
-        hint="packed codes mean something with their scales alone; a wider checkpoint has the numbers",
+        hint=(
+            "packed codes mean something with their scales alone; a wider checkpoint has the"
+            " numbers"
+        ),
     )
 
 
 def chunks(folder: Path, header: Header, name: str) -> Iterator[Array]:
-    """Some whole rows of a tensor at a time, as float64, in order; the file's bytes are mapped and not executed."""
+    """Some whole rows of a tensor at a time, as float64, in order.
+
+    The file's bytes are mapped and not executed.
+    """
     stored = header.tensors[name]
     check(name, stored)
     form, (rows, columns) = dtype(stored.dtype), rows_and_columns(stored)

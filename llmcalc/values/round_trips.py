@@ -1,4 +1,6 @@
-"""Every round trip that a tensor is put through: scalar floats, integers by block and by axis, block formats."""
+"""Every round trip that a tensor is put through: scalar floats, integers by block and by axis,
+block formats.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,12 @@ _BLOCKS = (
 
 
 def trips(columns: int, name: str | None = None) -> list[tuple[str, str, float, Trip]]:
-    """Format, how it is scaled, bits per weight and the trip; of all formats or of one, for rows of that width.
+    """Format, how it is scaled, bits per weight and the trip.
 
-    None of a ggml format whose blocks do not divide a row; a format that nothing here writes is an InputError.
+    Of all formats or of one, for rows of that width.
+
+    None of a ggml format whose blocks do not divide a row; a format that nothing here writes is an
+    InputError.
     """
     found = [t for t in _all(columns) if name is None or t[0] == name]
     if not found and name not in _GGML:

@@ -1,4 +1,6 @@
-"""Formats of public reports that state bits per weight and no layout: so many bytes for each of a matrix."""
+"""Formats of public reports that state bits per weight and no layout: so many bytes for each of a
+matrix.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from llmcalc.formats.stored import Format, Packed, Plain
 
 
 def of_bytes(each: Fraction | None) -> Format:
-    """Every matrix, the head and the table too, in so many bytes per weight; the rest in 16 bits."""
+    """Every matrix, the head and the table too, in so many bytes per weight; the rest in
+    16 bits.
+    """
     wide = dtype("bfloat16")
     if each is None:
         return Plain(wide=wide)

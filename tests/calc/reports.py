@@ -1,7 +1,7 @@
 """Turns a public report about an engine into a call: by rule, never by its id.
 
-A record names an engine, a model's sizes, the settings, and one printed number. ``answer`` returns what llmcalc says
-for it, or raises ``Skip`` with the reason why the commands do not cover it.
+A record names an engine, a model's sizes, the settings, and one printed number. ``answer`` returns
+what llmcalc says for it, or raises ``Skip`` with the reason why the commands do not cover it.
 """
 
 from __future__ import annotations
@@ -178,7 +178,9 @@ def load(record: dict[str, Any]) -> Load:
 
 
 def engine(record: dict[str, Any]) -> str:
-    """The engine whose rules apply; papers and tools without rules of their own are plain arithmetic."""
+    """The engine whose rules apply; papers and tools without rules of their own are plain
+    arithmetic.
+    """
     name, version = record["engine"], str(record.get("engine_version") or "")
     if name.startswith("MLC"):
         raise Skip("MLC-LLM's rules (5 % of auxiliary memory) are not described")
@@ -201,7 +203,9 @@ def cache(record: dict[str, Any]) -> Cache:
 
 
 def kv_bytes(record: dict[str, Any]) -> float:
-    """Bytes of keys and values; a log that prints one line per kind of layers is compared with that kind."""
+    """Bytes of keys and values; a log that prints one line per kind of layers is compared with that
+    kind.
+    """
     flags, c, rules = record["flags"], record["config"], engine(record)
     if "656" in str(flags.get("kv_dtype", "")):
         index = 132 if "indexer" in flags["kv_dtype"] else 0

@@ -1,4 +1,6 @@
-"""A checkpoint's names and shapes against its config's promise, in the layouts of quantised checkpoints."""
+"""A checkpoint's names and shapes against its config's promise, in the layouts of quantised
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,15 @@ from llmcalc.formats.scheme import quantisable
 from llmcalc.questions.check import compare, promised
 
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}
-"""DeepSeek-V3's own ``quantization_config``: every matrix inside the layers has a ``weight_scale_inv`` beside it."""
+"""DeepSeek-V3's own ``quantization_config``: every matrix inside the layers has a
+``weight_scale_inv`` beside it.
+"""
 
 
 def block_fp8(layers: int) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """What DeepSeek-V3 promises, and a checkpoint of it: weights in their own shape, and their scales."""
+    """What DeepSeek-V3 promises, and a checkpoint of it: weights in their own shape, and their
+    scales.
+    """
     wants = promised(load("deepseek-v3", n_layers=layers).anatomy)
     have = {name: want.shape for name, want in wants.items()}
     for name, want in wants.items():

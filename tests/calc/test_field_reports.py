@@ -1,7 +1,8 @@
-"""What engines printed in public threads, against llmcalc; and questions that other tools got wrong.
+"""What engines printed in public threads, against llmcalc; and questions that other tools got
+wrong.
 
-Data: data/field_reports.jsonl and data/user_cases.jsonl, every record with its source. ``LLMCALC_FIELD_REPORTS`` and
-``LLMCALC_USER_CASES`` name other files of the same schema.
+Data: data/field_reports.jsonl and data/user_cases.jsonl, every record with its source.
+``LLMCALC_FIELD_REPORTS`` and ``LLMCALC_USER_CASES`` name other files of the same schema.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def test_field_report(record: dict[str, Any]) -> None:
     except Skip as reason:
         pytest.skip(str(reason))
     slack = max(float(record["tolerance"]), 0.0)
-    # a few prints reach first principles only so far (allocator rounding, papers' rounding): the record says how far
+    # a few prints reach first principles only so far (allocator rounding, papers' rounding): the
+    # record says how far
     share = {"within_1pct": 0.01, "within_5pct": 0.05}.get(record.get("agree_level", ""), 0.0)
     slack = max(slack, share * abs(record["value_in_base_units"]))
     if record["engine"] == "vLLM" and "max_position_embeddings" not in record["config"]:
@@ -48,7 +50,9 @@ def test_field_report(record: dict[str, Any]) -> None:
 
 
 def as_report(case: dict[str, Any]) -> dict[str, Any]:
-    """A question as a record of the field: its inputs are sizes and settings under shorter names."""
+    """A question as a record of the field: its inputs are sizes and settings under
+    shorter names.
+    """
     i = case["inputs"]
     size = i.get("kv_bytes_per_elem") or i.get("state_bytes_per_elem") or 2
     config = {

@@ -1,4 +1,6 @@
-"""Scalar floats against ml_dtypes and numpy: every code, the limits, thousands of roundings; public bug reports."""
+"""Scalar floats against ml_dtypes and numpy: every code, the limits, thousands of roundings; public
+bug reports.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def rows(cli: Cli, *args: object) -> list[dict[str, Any]]:
 
 
 def test_public_reports(cli: Cli) -> None:
-    """The upper edge of e5m2, nearest even in bfloat16, a NaN payload in the low bits, both ends of float16."""
+    """The upper edge of e5m2, nearest even in bfloat16, a NaN payload in the low bits, both ends of
+    float16.
+    """
     edge = rows(cli, "float8_e5m2", "--value", "57344,61439,61440,65536,inf")
     assert [r["stored"] for r in edge] == [57344, 57344, "inf", "inf", "inf"]
     assert [r["saturating"] for r in edge] == [57344] * 5
@@ -124,7 +128,9 @@ def test_wrong_input_is_one_line(cli: Cli, args: tuple[object, ...], word: str) 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_every_boundary_and_a_million_floats(name: str) -> None:
-    """Rounding is monotonic, so the halfway points and their float32 neighbours decide it; then 10^6 floats by them."""
+    """Rounding is monotonic, so the halfway points and their float32 neighbours decide it; then
+    10^6 floats by them.
+    """
     if name == "float8_e8m0fnu":
         pytest.skip("no zero and no sign: its roundings are above")
     f, kind = FLOATS[name], TYPES[name]
@@ -158,7 +164,9 @@ def test_every_boundary_and_a_million_floats(name: str) -> None:
 
 
 def test_where_the_libraries_are_wrong_or_differ() -> None:
-    """torch 2.13: finfo(e5m2fnuz).eps is 0.125, where the code after 1 is 1.25; its cast to e4m3fn saturates."""
+    """torch 2.13: finfo(e5m2fnuz).eps is 0.125, where the code after 1 is 1.25; its cast to e4m3fn
+    saturates.
+    """
     import torch
 
     f = FLOATS["float8_e5m2fnuz"]

@@ -1,7 +1,9 @@
-"""Caches against what engines allocate: worked numbers from running the engines' own code, and measured ones.
+"""Caches against what engines allocate: worked numbers from running the engines' own code, and
+measured ones.
 
-Sources: transformers 5.24.0 run on the CPU; vLLM 0.33.0's planning code (v1/core) executed; llama.cpp as vendored in
-llama-cpp-python 0.3.36, built and run without allocation on GGUFs with the models' real hyper-parameters.
+Sources: transformers 5.24.0 run on the CPU; vLLM 0.33.0's planning code (v1/core) executed;
+llama.cpp as vendored in llama-cpp-python 0.3.36, built and run without allocation on GGUFs with the
+models' real hyper-parameters.
 """
 
 from __future__ import annotations
@@ -152,7 +154,8 @@ def test_llama_cpp(
 
 
 VLLM = [
-    # name, context, dtype, settings; groups, bytes per block, blocks per request, bytes per request, blocks in 40 GiB
+    # name, context, dtype, settings; groups, bytes per block, blocks per request, bytes per
+    # request, blocks in 40 GiB
     ("llama-3-8b", 8192, "bf16", {}, 1, 2097152, 512, 1073741824, 20480),
     ("llama-3-8b", 8192, "fp8", {}, 1, 1048576, 512, 536870912, 40960),
     (

@@ -1,4 +1,6 @@
-"""GGUF file types against llama-quantize's own dry run: bytes and the number of tensors of every format."""
+"""GGUF file types against llama-quantize's own dry run: bytes and the number of tensors of every
+format.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ KINDS = [
 
 @pytest.mark.parametrize("line", SIZES.strip().splitlines(), ids=lambda line: line.split()[0])
 def test_printed_sizes(line: str) -> None:
-    """MiB as llama-quantize --dry-run prints them (llama-cpp-python 0.3.36); latent, linear, shared experts too."""
+    """MiB as llama-quantize --dry-run prints them (llama-cpp-python 0.3.36); latent, linear, shared
+    experts too.
+    """
     model, *sizes = line.split()
     for kind, mib in zip(KINDS, sizes, strict=True):
         n_bytes = sum(t.n_bytes for t in mix(load(PRESETS[model]).anatomy, kind))
@@ -97,7 +101,9 @@ def test_unknown_type_and_unknown_layers() -> None:
 
 
 def test_smollm2_file() -> None:
-    """SmolLM2-135M-Instruct-Q4_1.gguf by its own tensor table: 96,576,768 bytes, 5.744 bits per weight."""
+    """SmolLM2-135M-Instruct-Q4_1.gguf by its own tensor table: 96,576,768 bytes, 5.744 bits per
+    weight.
+    """
     tensors = mix(load("smollm2-135m").anatomy, "Q4_1")
     n_bytes = sum(t.n_bytes for t in tensors)
     assert n_bytes == 96_576_768

@@ -22,9 +22,9 @@ MEASURED = {
     "gptq": 4.1640625,  # GPTQModel's layout: 4 + 20/128 + 32/4096
     "awq": 4.15625,  # AutoAWQ's gemm layout: 4 + 20/128
     "nf4": 4.5 + 8 * 64 / N,  # bitsandbytes 0.50.2, blocks of 64, and a table of 16 float32
-    "nf4_double": 8
-    * (8656107 - 171)
-    / N,  # bitsandbytes 0.50.2 wrote 8,656,107 bytes, 171 of them its JSON state
+    "nf4_double": (
+        8 * (8656107 - 171) / N
+    ),  # bitsandbytes 0.50.2 wrote 8,656,107 bytes, 171 of them its JSON state
     "llm_int8": 8 + 32 / 4096,  # bitsandbytes LLM.int8: SCB
     "w4a16": 4.125 + 128 / N,  # compressed-tensors 0.20.1: packed, scale, shape
     "w8a8": 8 + 16 / 4096,  # compressed-tensors INT8
@@ -66,7 +66,9 @@ def test_gpt_oss_checkpoint() -> None:
 
 
 def test_seventy_billion_in_one_dtype() -> None:
-    """Llama-3.1-70B has 70,553,706,496 parameters; the planners' 141,107,412,992 bytes in 16 bits."""
+    """Llama-3.1-70B has 70,553,706,496 parameters; the planners' 141,107,412,992 bytes
+    in 16 bits.
+    """
     found = load("llama-3.1-70b").anatomy
     kinds = ("float32", "bfloat16", "int8", "int4")
     sizes = {k: sum(t.n_bytes for t in stored(found, Plain(wide=dtype(k)))) for k in kinds}

@@ -1,6 +1,8 @@
-"""``fit`` against real start-ups: what vLLM printed when it loaded a model, and TensorRT-LLM's published batch sizes.
+"""``fit`` against real start-ups: what vLLM printed when it loaded a model, and TensorRT-LLM's
+published batch sizes.
 
-Data: data/serving_reports.jsonl, every record with its source; ``LLMCALC_SERVING_REPORTS`` names another file.
+Data: data/serving_reports.jsonl, every record with its source; ``LLMCALC_SERVING_REPORTS`` names
+another file.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ for _record in RECORDS:
 
 
 def sized(record: dict[str, Any]) -> Anatomy:
-    """What the estimates depend on, as a model of as few parts: widths, vocabulary, experts, a tower."""
+    """What the estimates depend on, as a model of as few parts: widths, vocabulary, experts, a
+    tower.
+    """
     c = record["config"]
     named = ("intermediate_size", "moe_intermediate", "moe_intermediate_size")
     width = next((c[name] for name in named if c.get(name)), 0)
@@ -103,7 +107,8 @@ def cache(record: dict[str, Any]) -> Cache:
     s = record["settings"]
     if s.get("pp", 1) > 1:
         raise Skip(
-            "pipeline stages: the pool's line belongs to one stage, and the record does not say which"
+            "pipeline stages: the pool's line belongs to one stage, and the record does not say"
+            " which"
         )
     return choose(engine(record)).rules.cache(a, load(record))
 
@@ -179,7 +184,9 @@ def weights(record: dict[str, Any]) -> float:
 
 
 def blind(record: dict[str, Any]) -> None:
-    """Every estimate lies inside its own range; the pool, with no measured part given, inside their sum."""
+    """Every estimate lies inside its own range; the pool, with no measured part given, inside their
+    sum.
+    """
     s, c = record["settings"], record["config"]
     if (
         s.get("pp", 1) > 1

@@ -1,7 +1,8 @@
 """Bounds against measurements that others published, and the rules' worked numbers.
 
-data/speed_reports.jsonl: public decode rates, bytes read per token, training throughputs and costs, each with the bound
-that follows from first principles. LLMCALC_SPEED_REPORTS names another file of the same form.
+data/speed_reports.jsonl: public decode rates, bytes read per token, training throughputs and costs,
+each with the bound that follows from first principles. LLMCALC_SPEED_REPORTS names another file of
+the same form.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ from tests.calc.forms import of_bytes
 
 RECORDS: list[dict[str, Any]] = [
     json.loads(line)
-    for line in Path(
-        os.environ.get("LLMCALC_SPEED_REPORTS")
-        or Path(__file__).parent / "data" / "speed_reports.jsonl"
+    for line in (
+        Path(
+            os.environ.get("LLMCALC_SPEED_REPORTS")
+            or Path(__file__).parent / "data" / "speed_reports.jsonl"
+        )
+        .read_text()
+        .splitlines()
     )
-    .read_text()
-    .splitlines()
 ]
 BYTES: dict[str, Fraction] = {
     "int8": Fraction(1),
@@ -113,7 +116,9 @@ def form_of(record: dict[str, Any]) -> Format | None:
 
 
 def tokens_held(settings: dict[str, Any]) -> int:
-    """Tokens in the cache while a rate was measured: the depth, or half of what a test reads or writes."""
+    """Tokens in the cache while a rate was measured: the depth, or half of what a test reads or
+    writes.
+    """
     found = re.match(r"(?:pp|tg)(\d+)", str(settings.get("test", "")))
     return int(settings.get("depth") or (int(found[1]) // 2 if found else 0))
 
@@ -198,7 +203,9 @@ def test_few_records_say_nothing() -> None:
 
 
 def test_llama_3_8b_per_token() -> None:
-    """15.0 GFLOP per token, 4.295 of attention at 8,192 tokens when decoding, 2.147 on the causal average."""
+    """15.0 GFLOP per token, 4.295 of attention at 8,192 tokens when decoding, 2.147 on the causal
+    average.
+    """
     found = resolve("llama-3-8b").anatomy
     assert 2 * int(matmul_params(found)) == pytest.approx(15.0098e9, rel=1e-4)
     assert decode_flop(found, 8192) - 2 * int(matmul_params(found)) == 4_294_967_296
@@ -207,7 +214,9 @@ def test_llama_3_8b_per_token() -> None:
 
 
 def test_llama_3_8b_on_an_h100() -> None:
-    """15.01 GB over 3.35 TB/s: 4.481 ms; one sequence of 8,192 tokens adds 0.3205 ms. Ridge 295.3."""
+    """15.01 GB over 3.35 TB/s: 4.481 ms; one sequence of 8,192 tokens adds 0.3205 ms.
+    Ridge 295.3.
+    """
     h100, found = find("h100"), resolve("llama-3-8b").anatomy
     peaks = Peaks(flop_per_s=float(h100.flops["bf16"]), bytes_per_s=float(h100.bandwidth or 0))
     ask = Ask(anatomy=found, load=load_of(8192, 1), peaks=peaks, weights=of_bytes(None))
@@ -236,7 +245,9 @@ def test_what_papers_count() -> None:
 
 
 def test_palm_s_utilisation() -> None:
-    """PaLM 540B, appendix B: 238.3k tokens/s on 6,144 chips of 275 TFLOP/s: 46.2 % with attention, 45.7 % without."""
+    """PaLM 540B, appendix B: 238.3k tokens/s on 6,144 chips of 275 TFLOP/s: 46.2 % with attention,
+    45.7 % without.
+    """
     n, tokens, rate = 540.35e9, 2048, 238.3e3 / (6144 * 275e12)
     raw = {
         "model_type": "llama",

@@ -1,7 +1,8 @@
-"""What training takes, against the papers' tables, what others measured, and what torch really allocates.
+"""What training takes, against the papers' tables, what others measured, and what torch really
+allocates.
 
-data/training_reports.jsonl: public peaks of training and inference with their settings. LLMCALC_TRAINING_REPORTS names
-another file of the same form.
+data/training_reports.jsonl: public peaks of training and inference with their settings.
+LLMCALC_TRAINING_REPORTS names another file of the same form.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ from tests.calc.test_speed import model_of
 
 RECORDS: list[dict[str, Any]] = [
     json.loads(line)
-    for line in Path(
-        os.environ.get("LLMCALC_TRAINING_REPORTS")
-        or Path(__file__).parent / "data" / "training_reports.jsonl"
+    for line in (
+        Path(
+            os.environ.get("LLMCALC_TRAINING_REPORTS")
+            or Path(__file__).parent / "data" / "training_reports.jsonl"
+        )
+        .read_text()
+        .splitlines()
     )
-    .read_text()
-    .splitlines()
 ]
 PACKED = {"bnb.nf4": Fraction(9, 16), "bnb.nf4-dq": Fraction("0.51587")}
 TARGETS = {"query": "q", "key": "k", "value": "v", "projection": "o"}
@@ -76,7 +79,9 @@ def careful(record: dict[str, Any]) -> Training:
 
 
 def titan(record: dict[str, Any], ranks: int | None = None) -> Training:
-    """torchtitan: float32 states over the sharding group, two gathered layers, its own recomputation."""
+    """torchtitan: float32 states over the sharding group, two gathered layers, its own
+    recomputation.
+    """
     s = record["settings"]
     recompute: Any = (
         "full" if "full" in str(s.get("activation_checkpointing", "selective")) else "selective"
@@ -289,7 +294,9 @@ def test_adapters_of_llama_3_8b() -> None:
 
 
 def test_optimizers_of_one_matrix() -> None:
-    """A 1024 x 512 matrix (torch 2.13, bitsandbytes 0.50): bytes of state beside AdamW's 8 per element."""
+    """A 1024 x 512 matrix (torch 2.13, bitsandbytes 0.50): bytes of state beside AdamW's 8 per
+    element.
+    """
     from llmcalc.anatomy import Layers, Weight
     from llmcalc.questions.training import optimizer_bytes
 
@@ -314,7 +321,9 @@ def test_optimizers_of_one_matrix() -> None:
 
 
 def test_the_peak_names_its_moment() -> None:
-    """Llama-3.2-3B with checkpointing in the step (32.13 GB), 1B under autocast at the end of forward (25.14 GB)."""
+    """Llama-3.2-3B with checkpointing in the step (32.13 GB), 1B under autocast at the end of
+    forward (25.14 GB).
+    """
     three = train(
         Recipe(like="bf16", tokens=2048, recompute="full", keep_grads=True),
         resolve("llama-3.2-3b").anatomy,
@@ -394,8 +403,10 @@ def saved_by_autograd(layers: int, sizes: dict[str, Any], tokens: int) -> int:
 
 @pytest.mark.reference
 def test_autograd_saves_at_most_what_is_said() -> None:
-    """A layer of the reference's Llama in bf16, byte for byte: 20h + 8f + 4·n_kv·d_h and 8 + 4·heads of statistics per
-    token; said is the same with keys and values at the queries' width, as other versions of it keep them."""
+    """A layer of the reference's Llama in bf16, byte for byte: 20h + 8f + 4·n_kv·d_h and 8 +
+    4·heads of statistics per token; said is the same with keys and values at the queries' width,
+    as other versions of it keep them.
+    """
     pytest.importorskip("transformers")
     sizes = {
         "hidden_size": 256,
@@ -439,7 +450,9 @@ def test_more_sharding_never_costs_more_and_shares_cover_the_whole(
 
 
 def test_what_is_sent() -> None:
-    """A ring's all-reduce of 18 bytes' worth: 2·(n - 1)/n of the gradients; nothing where nothing is divided."""
+    """A ring's all-reduce of 18 bytes' worth: 2·(n - 1)/n of the gradients; nothing where nothing
+    is divided.
+    """
     found = resolve("gpt2").anatomy
     assert traffic(Recipe(like="zero"), found) == []
     (only,) = traffic(Recipe(like="zero", dp=4), found)

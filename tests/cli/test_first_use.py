@@ -1,4 +1,6 @@
-"""What people do when they first meet a tool: typos, wrong kinds, closed streams, a narrow terminal."""
+"""What people do when they first meet a tool: typos, wrong kinds, closed streams, a narrow
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ TABLES = [
 def test_a_terminal_shows_every_character(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], columns: int
 ) -> None:
-    """Whatever is in a pipe is on a terminal: columns that do not fit continue below, nothing is cut."""
+    """Whatever is in a pipe is on a terminal: columns that do not fit continue below, nothing is
+    cut.
+    """
     screen = io.StringIO()
     monkeypatch.setattr(
         table, "terminal", lambda: Console(width=columns, file=screen, highlight=False)

@@ -34,7 +34,9 @@ def bytes_of(found: dict[str, Any], part: str) -> int:
 
 
 def test_the_question_of_every_deployment(cli: Cli) -> None:
-    """Llama 3.1 70B in bf16: 70,553,706,496 parameters (its config on the meta device), cut in four but for norms."""
+    """Llama 3.1 70B in bf16: 70,553,706,496 parameters (its config on the meta device), cut in four
+    but for norms.
+    """
     question = ("--model", "llama-3.1-70b", "--device", "h100", "--ctx", 32768, "--engine", "vllm")
     code, found = asked(cli, *question, "--count", 4, "--concurrency", 64)
     assert code == 1 and found["facts"]["verdict"] == "no"
@@ -81,7 +83,9 @@ def test_narrower_formats_are_named_with_what_they_leave(cli: Cli) -> None:
 
 
 def test_pipeline_stages_hold_the_model_once() -> None:
-    """vLLM's get_pp_indices gives a remainder to the stages before the last; together they hold every parameter."""
+    """vLLM's get_pp_indices gives a remainder to the stages before the last; together they hold
+    every parameter.
+    """
     assert [len(r) for r in partition(61, 4)] == [15, 15, 16, 15] and [
         len(r) for r in partition(7, 3)
     ] == [2, 3, 2]
@@ -132,7 +136,9 @@ def test_llama_cpp_offloads_what_fits(cli: Cli) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_gguf_file_types(cli: Cli, count: int) -> None:
-    """llama-quantize --dry-run, Llama-3-8B as Q4_K_M: 4,912,898,048 bytes of tensors; two devices share its layers."""
+    """llama-quantize --dry-run, Llama-3-8B as Q4_K_M: 4,912,898,048 bytes of tensors; two devices
+    share its layers.
+    """
     words = (
         "llama-3-8b",
         "--engine",
@@ -235,7 +241,9 @@ def test_auto_takes_this_machine(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_published_formats_are_the_default(cli: Cli) -> None:
-    """gpt-oss-120b is published in MXFP4: 65,248,815,744 bytes of tensors (the sum of its three shards' headers)."""
+    """gpt-oss-120b is published in MXFP4: 65,248,815,744 bytes of tensors (the sum of its three
+    shards' headers).
+    """
     found = asked(
         cli, "gpt-oss-120b", "--device", "h100", "--ctx", 8192, "--engine", "transformers"
     )[1]
@@ -299,7 +307,9 @@ def test_llama_cpp_divides_layers_among_devices(cli: Cli) -> None:
 
 
 def test_tensorrt_takes_its_fraction_of_what_is_left(cli: Cli) -> None:
-    """free_gpu_memory_fraction is one of the memory that is free once weights and buffers are there."""
+    """free_gpu_memory_fraction is one of the memory that is free once weights and buffers are
+    there.
+    """
     found = asked(
         cli, "llama-3-8b", "--device", "rtx-4090", "--ctx", 8192, "--engine", "tensorrt-llm"
     )[1]
@@ -339,7 +349,9 @@ def test_explain_shows_the_formula_of_weights_and_cache(cli: Cli) -> None:
     ],
 )
 def test_an_engine_is_the_same_by_any_of_its_names(cli: Cli, spelling: str, engine: str) -> None:
-    """Every rule looks at the engine itself: its share of the memory, its working memory, its rotary table."""
+    """Every rule looks at the engine itself: its share of the memory, its working memory, its
+    rotary table.
+    """
     question = ("llama-3-8b", "--device", "h100", "--ctx", 8192, "--engine")
     one, other = (asked(cli, *question, name)[1] for name in (spelling, engine))
     one["facts"]["engine"] = engine
@@ -347,7 +359,9 @@ def test_an_engine_is_the_same_by_any_of_its_names(cli: Cli, spelling: str, engi
 
 
 def test_graphs_are_counted_since_vllm_0_20(cli: Cli) -> None:
-    """Releases 0.19 and 0.20: CUDA graphs come out of the pool, and the default share rises from 0.9 to 0.92."""
+    """Releases 0.19 and 0.20: CUDA graphs come out of the pool, and the default share rises from
+    0.9 to 0.92.
+    """
     for version, share in (("0.19", 0.9), ("0.20", 0.92), ("0.33", 0.92)):
         found = asked(
             cli, "llama-3-8b", "--device", "h100", "--ctx", 8192, "--engine", f"vllm@{version}"

@@ -1,4 +1,6 @@
-"""``llmcalc kvcache`` as a user types it: defaults by engine, comparisons, the inverse, refusals."""
+"""``llmcalc kvcache`` as a user types it: defaults by engine, comparisons, the inverse,
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,24 @@ def data(cli: Cli, *args: object) -> dict[str, Any]:
 
 
 def test_llama_cpp_caches_in_f16_unless_told_otherwise(cli: Cli) -> None:
-    """llama-bench and llama-server: ``--cache-type-k`` and ``-v`` default to f16 (llama.cpp's common/arg.cpp)."""
+    """llama-bench and llama-server: ``--cache-type-k`` and ``-v`` default to f16 (llama.cpp's
+    common/arg.cpp).
+    """
     found = data(cli, "llama-3-8b", "--ctx", 8192, "--engine", "llama.cpp")
     assert found["facts"]["kv_dtype"] == "float16" and any("f16" in n for n in found["notes"])
 
 
 def test_servers_load_a_float32_model_in_16_bits(cli: Cli) -> None:
-    """vLLM's ``--dtype auto``: half precision for float32 models; so GPT-2's cache takes 2 bytes an element."""
+    """vLLM's ``--dtype auto``: half precision for float32 models; so GPT-2's cache takes 2 bytes an
+    element.
+    """
     assert data(cli, "gpt2", "--engine", "vllm")["facts"]["kv_bytes"] == 2 * 12 * 768 * 1024 * 2
 
 
 def test_sparse_latents_in_fp8_keep_their_scales(cli: Cli) -> None:
-    """vLLM's fp8_ds_mla: 656 bytes per token and layer, and 132 of the indexer, in one group of 122 layers."""
+    """vLLM's fp8_ds_mla: 656 bytes per token and layer, and 132 of the indexer, in one group of 122
+    layers.
+    """
     asked = ("deepseek-v3.2", "--ctx", 32768, "--engine", "vllm", "--kv-dtype", "fp8_ds_mla")
     facts = data(cli, *asked)["facts"]
     assert (facts["bytes_per_block"], facts["blocks_per_sequence"], facts["groups"]) == (
@@ -88,7 +96,9 @@ def test_the_grid_is_drawn_and_says_what_does_not_fit(cli: Cli) -> None:
 
 
 def test_gpt_neo_sees_a_window_and_keeps_everything(cli: Cli) -> None:
-    """Every other layer masks to 256 tokens (arXiv 2101.00027's model); transformers' cache holds all of them."""
+    """Every other layer masks to 256 tokens (arXiv 2101.00027's model); transformers' cache holds
+    all of them.
+    """
     per_layer = 2 * 768 * 4
     assert data(cli, "gpt-neo-125m", "--ctx", 2048)["facts"]["kv_bytes"] == 6 * per_layer * (
         2048 + 256

@@ -1,4 +1,6 @@
-"""``llmcalc sample``: published mistakes of other samplers, the course's values, edge cases and wrong input."""
+"""``llmcalc sample``: published mistakes of other samplers, the course's values, edge cases and
+wrong input.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ def test_mass_and_entropy(cli: Cli) -> None:
 
 
 def test_a_very_small_p_keeps_one_in_any_format(cli: Cli, tmp_path: Path) -> None:
-    """ml-explore/mlx-lm#1912: 1 - p rounds to 1 in half precision, and nothing or everything passed."""
+    """ml-explore/mlx-lm#1912: 1 - p rounds to 1 in half precision, and nothing or everything
+    passed.
+    """
     import torch
     from safetensors.torch import save_file
 
@@ -153,7 +157,9 @@ def test_filters_that_remove_nothing_do_not_change_the_draws(cli: Cli) -> None:
 
 
 def test_draws_follow_the_probabilities(cli: Cli) -> None:
-    """sgl-project/sglang-omni#824: noise was added to probabilities in place of their logarithms."""
+    """sgl-project/sglang-omni#824: noise was added to probabilities in place of their
+    logarithms.
+    """
     asked = ("sample", logs(0.9, 0.05, 0.05), "--seed", 1, "--n", 20000, "--json")
     rows = json.loads(cli(*asked).out)["rows"]
     assert abs(rows[0]["count"] / 20000 - 0.9) < 0.01 and sum(r["count"] for r in rows) == 20000
@@ -168,7 +174,9 @@ def test_large_logits_do_not_overflow(cli: Cli) -> None:
 
 
 def test_the_softmax_of_the_course(cli: Cli) -> None:
-    """(2, 1, 0.5, -0.5, -1.5) at T = 0.5, 1 and 2, to four digits; the loss of the first is 0.5326."""
+    """(2, 1, 0.5, -0.5, -1.5) at T = 0.5, 1 and 2, to four digits; the loss of the first
+    is 0.5326.
+    """
     wanted = {
         "p0": [0.8384, 0.1135, 0.0417, 0.0056, 0.0008],
         "p1": [0.5871, 0.2160, 0.1310, 0.0482, 0.0177],

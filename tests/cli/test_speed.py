@@ -83,7 +83,9 @@ def test_bad_input_is_one_line(cli: Cli) -> None:
     [("llama-3-8b", 4_912_898_048 - 295_501_824), ("llama-3.2-1b", 799_862_784)],
 )
 def test_a_gguf_file_type_is_read_as_it_is(cli: Cli, model: str, n_bytes: int) -> None:
-    """llama-quantize's Q4_K_M of both (dry run); an untied input table is looked up and not read."""
+    """llama-quantize's Q4_K_M of both (dry run); an untied input table is looked up and
+    not read.
+    """
     ran = cli(
         "speed", model, "--weights", "q4_k_m", "--device", "rtx-4090", "--ctx", 4096, "--json"
     )

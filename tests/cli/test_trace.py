@@ -44,7 +44,9 @@ def test_llama_3_8b_on_seven_tokens(cli: Cli) -> None:
 
 
 def test_flop_are_two_per_weight_and_token_and_attention(cli: Cli) -> None:
-    """A dense model's matrices take 2 FLOP per element and token; attention 4·n_h·d_h per query, key and layer."""
+    """A dense model's matrices take 2 FLOP per element and token; attention 4·n_h·d_h per query,
+    key and layer.
+    """
     data = rows(cli, "llama-3-8b", "--tokens", "7")
     matrices = 8_030_261_248 - 128_256 * 4096 - (2 * 32 + 1) * 4096
     attention = 4 * 32 * 32 * 128 * 7 * 7
@@ -79,7 +81,9 @@ def test_sizes_from_flags_can_be_traced(cli: Cli) -> None:
 
 @pytest.mark.parametrize("name", presets.names())
 def test_every_parameter_of_a_decoder_is_passed_once(name: str) -> None:
-    """The walk's parameters are the model's: less where towers are left out or layers are shared, never more."""
+    """The walk's parameters are the model's: less where towers are left out or layers are shared,
+    never more.
+    """
     model = resolve(name)
     steps = list(walk(model.anatomy, ask(1, 2)))
     params, flop = totals(steps)

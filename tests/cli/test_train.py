@@ -18,7 +18,9 @@ def facts(cli: Cli, *words: object) -> dict[str, Any]:
 
 
 def test_flop_of_a_step_and_a_run(cli: Cli) -> None:
-    """Llama-3 405B: 6·N·D of 15.6T tokens, 3.8e25 (arXiv 2407.21783); LLaMA 65B: 21 days are 2,048 x 380 tokens/s."""
+    """Llama-3 405B: 6·N·D of 15.6T tokens, 3.8e25 (arXiv 2407.21783); LLaMA 65B: 21 days are 2,048
+    x 380 tokens/s.
+    """
     found = facts(
         cli,
         "llama-3.1-405b",
@@ -56,7 +58,9 @@ def test_utilisation_of_a_measured_step(cli: Cli) -> None:
 
 
 def test_days_of_a_run_with_recomputation(cli: Cli) -> None:
-    """Narayanan et al. 2021: GPT-3 on 300B tokens, 1,024 A100 at 140 TFLOP/s, everything recomputed: 34 days."""
+    """Narayanan et al. 2021: GPT-3 on 300B tokens, 1,024 A100 at 140 TFLOP/s, everything
+    recomputed: 34 days.
+    """
     words = (
         "gpt3",
         "--like",
@@ -174,7 +178,9 @@ def test_bad_input_is_one_line(cli: Cli) -> None:
 
 
 def test_states_of_experts_are_divided_among_those_who_hold_them(cli: Cli) -> None:
-    """Expert-data-parallel ranks are dp·cp/ep (Megatron-LM): all ranks together hold each master copy once."""
+    """Expert-data-parallel ranks are dp·cp/ep (Megatron-LM): all ranks together hold each master
+    copy once.
+    """
     recipe = (
         "mixtral-8x7b",
         "--like",

@@ -1,4 +1,6 @@
-"""Worked examples of attention and of the toy model, through the command: numbers of a published course."""
+"""Worked examples of attention and of the toy model, through the command: numbers of a published
+course.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The worked examples of published courses on language models, each through the command that answers it, as JSON.
+"""The worked examples of published courses on language models, each through the command that
+answers it, as JSON.
 
-``numbers.json`` holds what the texts print, with the tolerance of their digits; where a text's own code gives another
-number than its prose, the code's is kept and the note says so.
+``numbers.json`` holds what the texts print, with the tolerance of their digits; where a text's own
+code gives another number than its prose, the code's is kept and the note says so.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     d = given["d"]
     _, rows = params(ask, "--d", d, "--layers", 1, "--vocab", 50257, "--by", "weight")
-    of = lambda part: sum(n for name, n in rows.items() if part in name and name.endswith("weight"))  # noqa: E731
+    of = lambda part: sum(n for name, n in rows.items() if part in name and name.endswith("weight"))
     return [
         (of(".attn."), want["attention_weights"]),
         (of(".mlp."), want["mlp_weights"]),
@@ -147,7 +148,7 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 
 @check("params.scaling")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
-    total = lambda d, layers: params(ask, "--d", d, "--layers", layers)[0]["total_params"]  # noqa: E731
+    total = lambda d, layers: params(ask, "--d", d, "--layers", layers)[0]["total_params"]
     (d, wide), (layers, deep) = given["d"], given["layers"]
     return [
         (total(wide, layers) / total(d, layers), want["ratio_d"]),
@@ -233,7 +234,7 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 
 @check("tok.gpt2")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
-    of = lambda text: ask("tokenize", "--tokenizer", given["encoding"], "--text", text)  # noqa: E731
+    of = lambda text: ask("tokenize", "--tokenizer", given["encoding"], "--text", text)
     ids = [[row["id"] for row in of(text)["rows"]] for text in ("cat sat", "The weather is")]
     pieces = of("someunknownPlace")["facts"]["pieces"]
     return [
@@ -295,7 +296,7 @@ def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
 @check("trace.llama3.shapes")
 def _(ask: Ask, given: Any, want: Any) -> list[tuple[Any, Any]]:
     found = _shapes(ask, "llama-3-8b", given)
-    of = lambda part: next(shape for name, shape in found.items() if part in name)  # noqa: E731
+    of = lambda part: next(shape for name, shape in found.items() if part in name)
     q, k, logits = of("q_proj"), of("k_proj"), of("lm_head")
     return [
         (of("embed_tokens"), want["embedding"]),

@@ -1,7 +1,9 @@
-"""The reference implementation as referee: what transformers really builds, against the list of parts.
+"""The reference implementation as referee: what transformers really builds, against the list of
+parts.
 
-tiny.json holds shrunk configs that keep each family's structure, with the parameters that transformers 5.24.0 counted
-in them. The tests marked ``reference`` build the same models, and the presets, again on the meta device.
+tiny.json holds shrunk configs that keep each family's structure, with the parameters that
+transformers 5.24.0 counted in them. The tests marked ``reference`` build the same models, and the
+presets, again on the meta device.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def test_gpt2_has_148_tensors_as_published_and_llama_3_8b_291() -> None:
 
 
 def test_deepseek_v3_by_every_convention() -> None:
-    # arXiv 2412.19437: 671B and 37B; the 14,848 correction biases are stored and are buffers in transformers
+    # arXiv 2412.19437: 671B and 37B; the 14,848 correction biases are stored and are buffers in
+    # transformers
     a = resolve("deepseek-v3").anatomy
     assert (int(parameters(a)), int(buffers(a)), int(stored(a))) == (
         671026404352,
@@ -95,7 +96,8 @@ def test_models_that_other_tools_counted_wrong(
 
 
 def test_openelm_is_never_counted_from_its_first_layer() -> None:
-    # lablup/mlxcel#1034: OpenELM-270M, 271,527,168 parameters, 16,128 bytes of cache per token in bf16
+    # lablup/mlxcel#1034: OpenELM-270M, 271,527,168 parameters, 16,128 bytes of cache per token in
+    # bf16
     raw = {
         "architectures": ["OpenELMForCausalLM"],
         "model_type": "openelm",

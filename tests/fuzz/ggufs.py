@@ -1,4 +1,6 @@
-"""GGUF files taken apart and put together again without any check, so that every part can be made wrong."""
+"""GGUF files taken apart and put together again without any check, so that every part can be made
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Tensor:
 
 @dataclass
 class Gguf:
-    """A file's parts; ``more`` is added to the counts of tensors and of pairs, ``rest`` the data."""
+    """A file's parts; ``more`` is added to the counts of tensors and of pairs, ``rest``
+    the data.
+    """
 
     pairs: list[tuple[bytes, Value]] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)

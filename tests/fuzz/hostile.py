@@ -85,7 +85,9 @@ HOSTILE: tuple[Any, ...] = (*NUMBERS, *TEXTS, *PLAIN, *DEEP, *(f"<{n}>" for n in
 
 
 def written(value: Any) -> bytes:
-    """JSON as bytes, lone surrogates and all; a text of VERY_DEEP as so many lists inside each other."""
+    """JSON as bytes, lone surrogates and all; a text of VERY_DEEP as so many lists inside each
+    other.
+    """
     text = json.dumps(value, ensure_ascii=True).encode()
     for n in VERY_DEEP:
         text = text.replace(f'"<{n}>"'.encode(), b"[" * n + b"]" * n)
@@ -119,7 +121,9 @@ def _copied(value: Any) -> Any:
 
 
 def changed(value: Any, rng: Random, donors: Sequence[Any]) -> Any:
-    """A JSON value with a few changes: hostile values, keys and parts of other values, things left out or doubled."""
+    """A JSON value with a few changes: hostile values, keys and parts of other values, things left
+    out or doubled.
+    """
     value = _copied(value)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5))):
         found = list(places(value))

@@ -1,9 +1,11 @@
-"""What a reader may take: two seconds of processor time and 200 MB above what the process held before.
+"""What a reader may take: two seconds of processor time and 200 MB above what the process held
+before.
 
-Memory is the kernel's own high-water mark of resident pages (VmHWM), set back before each input: address space would
-count mapped files and the arenas of threads, and a Python tracer would not see what libraries in C and Rust take.
-What an earlier input left free inside the process is taken again unseen, so a finding, or the lack of one, is certain
-in a fresh process alone (``python -m tests.fuzz.run TARGET FILE``).
+Memory is the kernel's own high-water mark of resident pages (VmHWM), set back before each input:
+address space would count mapped files and the arenas of threads, and a Python tracer would not see
+what libraries in C and Rust take. What an earlier input left free inside the process is taken again
+unseen, so a finding, or the lack of one, is certain in a fresh process alone (``python -m
+tests.fuzz.run TARGET FILE``).
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Breach(Exception):
 
 @contextmanager
 def limits(seconds: float = SECONDS, memory: int = MEMORY) -> Iterator[None]:
-    """Raises Breach where the block takes more processor time or memory; slow Python code is stopped where it is."""
+    """Raises Breach where the block takes more processor time or memory; slow Python code is
+    stopped where it is.
+    """
     late: list[str] = []
 
     def stop(_: int, frame: FrameType | None) -> None:
@@ -56,7 +60,9 @@ def renew() -> None:
 
 
 def _reset_peak() -> int:
-    """Sets the high-water mark back to what is resident now, and gives that; 0 where there is no such file."""
+    """Sets the high-water mark back to what is resident now, and gives that; 0 where there is no
+    such file.
+    """
     with suppress(OSError):
         _RESET.write_text("5")
     return _bytes("VmRSS")

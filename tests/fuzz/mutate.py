@@ -1,4 +1,6 @@
-"""Changes to whole files that keep their form: JSON stays JSON, a header keeps its length, a GGUF its tables."""
+"""Changes to whole files that keep their form: JSON stays JSON, a header keeps its length, a GGUF
+its tables.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.fuzz.hostile import changed, written
 from tests.fuzz.targets import SHARD
 
 Mutate = Callable[[bytes, Random, Sequence[bytes]], bytes | None]
-"""A file, chance, and other files of its kind, to a changed one; None where it cannot be taken apart."""
+"""A file, chance, and other files of its kind, to a changed one; None where it cannot be taken
+apart.
+"""
 
 JINJA = (
     *(
@@ -120,7 +124,9 @@ def as_header(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes | None
 
 
 def as_parts(first: Mutate, second: Mutate) -> Mutate:
-    """Several files in one, with SHARD between them: the first is of one kind, all others of another."""
+    """Several files in one, with SHARD between them: the first is of one kind, all others of
+    another.
+    """
 
     def mutate(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes | None:
         parts = data.split(SHARD)

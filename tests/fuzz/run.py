@@ -1,7 +1,8 @@
-"""Fuzzes one target with atheris, guided by coverage: ``python -m tests.fuzz.run config --seconds 300 --seed 1``.
+"""Fuzzes one target with atheris, guided by coverage: ``python -m tests.fuzz.run config --seconds
+300 --seed 1``.
 
-With files after the target, these alone are run, without atheris, each within the limits. ``--collect DIR`` goes on
-after a fault and keeps the smallest input of each, with its traceback.
+With files after the target, these alone are run, without atheris, each within the limits.
+``--collect DIR`` goes on after a fault and keeps the smallest input of each, with its traceback.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from tests.fuzz.limits import MEMORY, SECONDS, Breach, limits
 SLOWER = 3
 """How much longer instrumented code may take before it is timed without instruments."""
 ROOM = 2 * 10**9
-"""Bytes beyond what is held at the start at which an allocation fails, so that no input fills the machine."""
+"""Bytes beyond what is held at the start at which an allocation fails, so that no input fills the
+machine.
+"""
 LONGEST = 1 << 15
 
 
@@ -93,7 +96,9 @@ def _inside(words: Sequence[str], seconds: int) -> int:
 
 
 def replay(target: str, path: Path) -> int:
-    """Runs one file within the limits, after the seeds, which load what is imported on use; 1 where it fails."""
+    """Runs one file within the limits, after the seeds, which load what is imported on use; 1 where
+    it fails.
+    """
     from tests.fuzz.targets import answer
 
     _warm(target)
@@ -198,7 +203,9 @@ def _confirmed(target: str, data: bytes, folder: Path) -> bool:
 
 
 def _keeper(folder: Path) -> Catch:
-    """Keeps the smallest input of every kind of fault, which is what was raised, and where in llmcalc."""
+    """Keeps the smallest input of every kind of fault, which is what was raised, and where in
+    llmcalc.
+    """
     folder.mkdir(parents=True, exist_ok=True)
 
     def keep(data: bytes, error: BaseException) -> bool:

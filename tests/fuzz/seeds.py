@@ -1,4 +1,6 @@
-"""Writes the small seeds of the corpus, each with the format's real writer: ``python -m tests.fuzz.seeds``."""
+"""Writes the small seeds of the corpus, each with the format's real writer: ``python -m
+tests.fuzz.seeds``.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def files(target: str) -> list[Path]:
 
 
 def begin(target: str, folder: Path) -> list[bytes]:
-    """Puts what a target begins with into ``folder/seeds``: the kept files, and for configs every family's."""
+    """Puts what a target begins with into ``folder/seeds``: the kept files, and for configs every
+    family's.
+    """
     contents = [path.read_bytes() for path in files(target)]
     if target in ("config", "config_formats"):
         contents += families()
@@ -76,11 +80,13 @@ def _cut(raw: dict[str, Any], layers: int = 3) -> dict[str, Any]:
     """A config of three layers, its lists with one entry per layer cut too."""
     n = next((raw[key] for key in sizes.SIZES["n_layers"] if isinstance(raw.get(key), int)), 0)
     cut = {
-        k: _cut(v)
-        if isinstance(v, dict)
-        else v[:layers]
-        if isinstance(v, list) and len(v) == n
-        else v
+        k: (
+            _cut(v)
+            if isinstance(v, dict)
+            else v[:layers]
+            if isinstance(v, list) and len(v) == n
+            else v
+        )
         for k, v in raw.items()
     }
     return {k: layers if k in sizes.SIZES["n_layers"] and v == n else v for k, v in cut.items()}

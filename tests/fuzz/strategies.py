@@ -42,7 +42,9 @@ def _configs() -> tuple[dict[str, Any], ...]:
 
 @st.composite
 def configs(draw: st.DrawFn) -> bytes:
-    """A real family's config with up to four of its keys, or of others, made hostile; at times one level down."""
+    """A real family's config with up to four of its keys, or of others, made hostile; at times one
+    level down.
+    """
     raw = dict(draw(st.sampled_from(_configs())))
     keys = st.sampled_from(sorted(raw)) | st.sampled_from((*_KEYS, *_MORE))
     for key in draw(st.lists(keys, min_size=1, max_size=4, unique=True)):

@@ -1,4 +1,6 @@
-"""One function per reader of untrusted files: bytes in; a result or an LlmcalcError out, and nothing else."""
+"""One function per reader of untrusted files: bytes in; a result or an LlmcalcError out, and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def _folder() -> Path:
 
 
 def placed(data: bytes, name: str) -> Path:
-    """The bytes as a file of that name, new each time, so that a mapping of the last one keeps what it had."""
+    """The bytes as a file of that name, new each time, so that a mapping of the last one keeps what
+    it had.
+    """
     path = _folder() / name
     path.unlink(missing_ok=True)
     path.write_bytes(data)
@@ -101,7 +105,9 @@ def safetensors_index(data: bytes) -> None:
 
 
 def gguf_file(data: bytes) -> None:
-    """A GGUF's metadata and tensors, its config, and what can be computed of that; then what its tokenizer keeps."""
+    """A GGUF's metadata and tensors, its config, and what can be computed of that; then what its
+    tokenizer keeps.
+    """
     path = placed(data, "m.gguf")
     with suppress(LlmcalcError):
         gguf.read_vocabulary(path)
@@ -114,7 +120,9 @@ def gguf_file(data: bytes) -> None:
 
 
 def gguf_beginning(data: bytes) -> None:
-    """A GGUF that arrives bit by bit: the answer is that of the whole, and never is more asked for than it has."""
+    """A GGUF that arrives bit by bit: the answer is that of the whole, and never is more asked for
+    than it has.
+    """
     n, more = 32, True
     while more:
         try:
@@ -242,7 +250,9 @@ def chat_messages(data: bytes) -> None:
 def _rendered_here(
     command: list[str], *, input: bytes, **_: Any
 ) -> subprocess.CompletedProcess[bytes]:
-    """What the process of a template does, without the process, for templates that are known to do little."""
+    """What the process of a template does, without the process, for templates that are known to do
+    little.
+    """
     try:
         answer = {"text": rendering.rendered(json.loads(input))}
     except Exception as error:
@@ -384,7 +394,9 @@ TARGETS: dict[str, Target] = {
 
 
 def answer(name: str, data: bytes) -> str:
-    """What a target says to some bytes: "read", or the error that a user would see, which is one line."""
+    """What a target says to some bytes: "read", or the error that a user would see, which is one
+    line.
+    """
     try:
         TARGETS[name](data)
     except LlmcalcError as error:

@@ -1,7 +1,8 @@
-"""Readers of untrusted files give a result or an LlmcalcError, quickly and in little memory, whatever the bytes.
+"""Readers of untrusted files give a result or an LlmcalcError, quickly and in little memory,
+whatever the bytes.
 
-CI runs the kept corpus, a minute of atheris over all targets, and files that look right and hold hostile values.
-``python -m tests.fuzz.run TARGET --seconds 600`` goes on for longer, by hand.
+CI runs the kept corpus, a minute of atheris over all targets, and files that look right and hold
+hostile values. ``python -m tests.fuzz.run TARGET --seconds 600`` goes on for longer, by hand.
 """
 
 from __future__ import annotations

@@ -174,7 +174,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_oss": (
         "gpt_oss",
         BASE
-        | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+        | {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+        },
     ),
     "deepseek_v2": (
         "deepseek_v2",
@@ -214,7 +219,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def reference(name: str, folder: Path) -> Any:
-    """The reference's model of that entry, its weights random and none of them zero, saved in ``folder``."""
+    """The reference's model of that entry, its weights random and none of them zero, saved in
+    ``folder``.
+    """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

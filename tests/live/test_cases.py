@@ -1,4 +1,5 @@
-"""Public bug reports on running models, each with the right outcome; the fixtures are small random checkpoints.
+"""Public bug reports on running models, each with the right outcome; the fixtures are small random
+checkpoints.
 
 Logits: transformers 5.24.0, eager attention, float32.
 """
@@ -101,7 +102,9 @@ def test_padding_on_the_left_changes_nothing(
 
 
 def test_no_token_sees_the_future(cli: Callable[..., Any]) -> None:
-    """meta-pytorch/torchtune#959: the logits of five tokens are those of the first five of eight."""
+    """meta-pytorch/torchtune#959: the logits of five tokens are those of the first five
+    of eight.
+    """
     torch = pytest.importorskip("torch")
     from llmcalc.live.load import load
     from llmcalc.live.trace import ids_tensor
@@ -122,7 +125,9 @@ def test_no_token_sees_the_future(cli: Callable[..., Any]) -> None:
 def test_memory_has_its_names_and_loading_is_not_twice_the_weights(
     tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
-    """huggingface/transformers#13466, pytorch#37250: 250 MiB of weights, loaded with a peak of at most 1.1 of that."""
+    """huggingface/transformers#13466, pytorch#37250: 250 MiB of weights, loaded with a peak of at
+    most 1.1 of that.
+    """
     import subprocess
     import sys
 

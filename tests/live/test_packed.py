@@ -1,4 +1,6 @@
-"""Quantised checkpoints read back: packed here number by number, as the formats' own pages describe them."""
+"""Quantised checkpoints read back: packed here number by number, as the formats' own pages describe
+them.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ PLAIN, AWQ = tuple(range(8)), (0, 2, 4, 6, 1, 3, 5, 7)
 
 @pytest.mark.parametrize("form", ["gptq", "gptq_v2"])
 def test_gptq(tmp_path: Path, numbers: tuple[Any, Any, Any], form: str) -> None:
-    """AutoGPTQ: packed along the input; zeros stored less one, and as they are in the second version."""
+    """AutoGPTQ: packed along the input; zeros stored less one, and as they are in the second
+    version.
+    """
     codes, zeros, scales = numbers
     less = 1 if form == "gptq" else 0
     files = saved(
@@ -94,7 +98,9 @@ def test_gptq_in_the_order_of_activations(tmp_path: Path, numbers: tuple[Any, An
 
 
 def test_awq(tmp_path: Path, numbers: tuple[Any, Any, Any]) -> None:
-    """llm-awq's GEMM layout: packed along the output, in the order 0 2 4 6 1 3 5 7, zeros as they are."""
+    """llm-awq's GEMM layout: packed along the output, in the order 0 2 4 6 1 3 5 7, zeros as they
+    are.
+    """
     codes, zeros, scales = numbers
     files = saved(
         tmp_path,
@@ -134,7 +140,9 @@ def test_mxfp4() -> None:
 
 @pytest.mark.parametrize("double", [False, True])
 def test_bitsandbytes(tmp_path: Path, double: bool) -> None:
-    """Two codes per byte, the first in the high half; scales of blocks, quantised once more where doubled."""
+    """Two codes per byte, the first in the high half; scales of blocks, quantised once more where
+    doubled.
+    """
     table = torch.linspace(-1, 1, 16)
     codes = torch.randint(0, 16, (4 * 64,), generator=torch.Generator().manual_seed(2))
     scales = torch.tensor([0.5, 1.5, 2.0, 4.0])

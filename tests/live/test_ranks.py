@@ -1,4 +1,6 @@
-"""Several processes on one model: the same logits, and the bytes that the calculation gives each of them."""
+"""Several processes on one model: the same logits, and the bytes that the calculation gives each of
+them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def on_two(folder: str) -> dict[str, Any]:
         "--json",
     ]
     command = [sys.executable, "-m", "torch.distributed.run", *words, *asked]
-    # torchrun looks for a free port and takes it a moment later: two of them at once may find the same one
+    # torchrun looks for a free port and takes it a moment later: two of them at once may find the
+    # same one
     with FileLock(Path(gettempdir()) / "llmcalc-tests-torchrun.lock"):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -104,7 +104,10 @@ def test_the_toy_is_the_file_that_was_trained() -> None:
 def test_the_toy_predicts_english_better_than_chance() -> None:
     model = resolve("toy")
     live, tokenizer = load(model, "cpu", "float32"), of_model(model)
-    text = "It was a truth that every body in the room had heard before, and she was not at all surprised."
+    text = (
+        "It was a truth that every body in the room had heard before, and she was not at all"
+        " surprised."
+    )
     ids = tokenizer.encode(text)
     logits = live.runner(ids_tensor(live, [ids]), live.runner.cache(1, len(ids)), every=True)[0]
     loss = torch.nn.functional.cross_entropy(logits[:-1].float(), torch.tensor(ids[1:]))

@@ -1,4 +1,6 @@
-"""Logits of every family that can be run, against the reference implementation (transformers 5.24.0)."""
+"""Logits of every family that can be run, against the reference implementation (transformers
+5.24.0).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every stage against the libraries' own: kept sets exactly, probabilities to 1e-6.
 
-Data: cases.json, made by running transformers 5.24.0 and llama.cpp (as vendored in llama-cpp-python 0.3.36) in float32;
-``LLMCALC_SAMPLING_CASES`` names another file of the same schema.
+Data: cases.json, made by running transformers 5.24.0 and llama.cpp (as vendored in llama-cpp-python
+0.3.36) in float32; ``LLMCALC_SAMPLING_CASES`` names another file of the same schema.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ def test_case(case: dict[str, Any]) -> None:
 
 
 def refused(case: dict[str, Any]) -> None:
-    """The values that transformers raises for are refused under its rules, by the name of the option."""
+    """The values that transformers raises for are refused under its rules, by the name of the
+    option.
+    """
     step = case["steps"][0]
     names = {
         "mass": "typical_p",

@@ -107,7 +107,9 @@ def test_the_stages_are_the_ones_of_transformers() -> None:
 
 
 def test_orders_are_those_of_the_engines() -> None:
-    """transformers: generation/utils.py; vLLM: v1/sample/sampler.py; llama.cpp: common/common.h's samplers."""
+    """transformers: generation/utils.py; vLLM: v1/sample/sampler.py; llama.cpp: common/common.h's
+    samplers.
+    """
     cut = ("temperature", "top-h", "top-k", "top-p", "min-p", "typical-p", "epsilon", "eta")
     assert ENGINES["transformers"].rules.order[-8:] == cut
     assert ENGINES["vllm"].rules.order == (
@@ -147,7 +149,9 @@ def test_penalties_look_where_each_engine_looks() -> None:
 
 
 def test_xtc_leaves_the_least_likely_of_the_top_choices() -> None:
-    """Probabilities 0.5, 0.3, 0.15, 0.05, threshold 0.1: the first two go (the definition in its pull request)."""
+    """Probabilities 0.5, 0.3, 0.15, 0.05, threshold 0.1: the first two go (the definition in its
+    pull request).
+    """
     c = Candidates.of(np.log([0.5, 0.3, 0.15, 0.05]))
     assert cuts.xtc(c, 0.1).ids.tolist() == [2, 3]
     assert cuts.xtc(c, 0.6).ids.tolist() == [0, 1, 2, 3]

@@ -1,4 +1,6 @@
-"""A hub on loopback: the routes that huggingface_hub uses, fed from directories, failing in every way when asked to."""
+"""A hub on loopback: the routes that huggingface_hub uses, fed from directories, failing in every
+way when asked to.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class Hub(ThreadingHTTPServer):
     """A server of ``root/org/name/file``, told by a path's ending how to fail.
 
-    ``fails`` maps it to a status; ``busy`` to statuses with a Retry-After that are answered first, one request each;
-    ``cuts`` to how often a body ends in its middle; ``changes`` to how often a file is another one at the next
-    request; ``elsewhere`` is the server that weights are redirected to. ``latency`` is in seconds per request,
-    ``rate`` in bytes per second of all connections together.
+    ``fails`` maps it to a status; ``busy`` to statuses with a Retry-After that are answered first,
+    one request each; ``cuts`` to how often a body ends in its middle; ``changes`` to how often a
+    file is another one at the next request; ``elsewhere`` is the server that weights are redirected
+    to. ``latency`` is in seconds per request, ``rate`` in bytes per second of all connections
+    together.
     """
 
     daemon_threads = True

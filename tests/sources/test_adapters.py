@@ -35,7 +35,9 @@ def write(
     weights: bool = True,
     **more: Any,
 ) -> int:
-    """An adapter as PEFT saves it (peft/tuners/lora: lora_A r x in, lora_B out x r); its parameters."""
+    """An adapter as PEFT saves it (peft/tuners/lora: lora_A r x in, lora_B out x r); its
+    parameters.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",
@@ -126,7 +128,9 @@ def test_modules_that_are_saved_whole(cli: Cli, tmp_path: Path) -> None:
 def test_where_the_config_does_not_say_it_the_tensors_do(
     cli: Cli, tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    """A pattern from a file is not run, a path of another machine is not followed: the tensors are counted."""
+    """A pattern from a file is not run, a path of another machine is not followed: the tensors are
+    counted.
+    """
     want = write(tmp_path, ["q_proj", "v_proj"], **more)
     found = facts(cli, tmp_path)
     assert found["total_params"] == want and found["predicted_params"] is None

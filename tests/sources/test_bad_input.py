@@ -1,4 +1,6 @@
-"""Files that nobody should trust: one line, the right exit code, no traceback, whatever is in them."""
+"""Files that nobody should trust: one line, the right exit code, no traceback, whatever
+is in them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tests.conftest import Ran
 
 Cli = Callable[..., Ran]
 
-# Public bug reports on readers of these formats, as files: name, bytes, what the one line must name.
+# Public bug reports on readers of these formats, as files: name, bytes, what the one line must
+# name.
 REPORTED = [
     # huggingface/safetensors 0.4.3 wrote two JSON values when there were no tensors
     (
@@ -224,7 +227,8 @@ def test_empty_metadata_is_fine(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_gguf_shapes_are_rows_first_and_say_so(cli: Cli, tmp_path: Path) -> None:
-    # ggml-org/llama.cpp#6040: GGUF writes the fastest dimension first, [768, 50257] is a matrix of 50257 rows
+    # ggml-org/llama.cpp#6040: GGUF writes the fastest dimension first, [768, 50257] is a matrix of
+    # 50257 rows
     path = tmp_path / "f.gguf"
     path.write_bytes(
         base64.b64decode(

@@ -1,4 +1,6 @@
-"""GGUF files inside a repository, split ones, and those that other programs keep on this machine."""
+"""GGUF files inside a repository, split ones, and those that other programs keep on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ PARAMS = sum(int(np.prod(shape)) for shape in tensors().values())
 
 
 def write(path: Path, names: list[str], split: tuple[int, int] | None = None) -> None:
-    """A small Llama by gguf's own writer, with a vocabulary that makes its table longer than any first window."""
+    """A small Llama by gguf's own writer, with a vocabulary that makes its table longer than any
+    first window.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = GGUFWriter(path, "llama")
     writer.add_context_length(256)

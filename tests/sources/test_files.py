@@ -36,7 +36,9 @@ LLAMA: dict[str, Any] = {
 
 
 def tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Zeros under the names and shapes that transformers' LlamaForCausalLM has, written out by hand."""
+    """Zeros under the names and shapes that transformers' LlamaForCausalLM has, written out by
+    hand.
+    """
     d, f, v = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     q, kv = (
         config["num_attention_heads"] * config["head_dim"],
@@ -265,9 +267,10 @@ def test_a_sparse_200_gb_file_costs_what_a_small_one_does(tmp_path: Path) -> Non
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + 2 * elements)
     code = (
-        "import resource; from pathlib import Path; from llmcalc.sources.safetensors import read;"
-        f"before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; h = read(Path({str(path)!r}));"
-        "print(h.elements, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+        "import resource; from pathlib import Path; from llmcalc.sources.safetensors import"
+        " read;before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; h ="
+        f" read(Path({str(path)!r}));print(h.elements,"
+        " resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     start = time.process_time()
     out = subprocess.run(
@@ -309,7 +312,9 @@ PACKED = {
 
 
 def packed(path: Path, method: str) -> None:
-    """A Llama with its seven matrices packed in 4 bits, by the layouts of AutoGPTQ, llm-awq and bitsandbytes."""
+    """A Llama with its seven matrices packed in 4 bits, by the layouts of AutoGPTQ, llm-awq and
+    bitsandbytes.
+    """
     config = {**LLAMA, **PACKED, "torch_dtype": "float16"}
     settings = {
         "gptq": {"bits": 4, "group_size": 32},
@@ -343,7 +348,8 @@ def packed(path: Path, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes"])
 def test_packed_integers_are_not_parameters(cli: Cli, tmp_path: Path, method: str) -> None:
-    # huggingface/huggingface.js#1770, AlexsJones/llmfit#1045, unslothai/unsloth#2855: 8 B models showed as 2 B
+    # huggingface/huggingface.js#1770, AlexsJones/llmfit#1045, unslothai/unsloth#2855: 8 B models
+    # showed as 2 B
     packed(tmp_path, method)
     facts = json.loads(cli("params", tmp_path, "--json").out)["facts"]
     assert facts["total_params"] == 11360  # the same model built by transformers on the meta device

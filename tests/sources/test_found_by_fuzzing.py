@@ -1,4 +1,6 @@
-"""Inputs that once ended in a traceback, took seconds or gigabytes: each ends in one line, or in an answer, at once."""
+"""Inputs that once ended in a traceback, took seconds or gigabytes: each ends in one line, or in an
+answer, at once.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_nesting_is_bounded(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_model_whose_cross_layers_lie_beyond_its_end(cli: Cli, tmp_path: Path) -> None:
-    """Mllama's cross-attention is in layers 3, 8 and so on: a model of three layers has none, and an answer."""
+    """Mllama's cross-attention is in layers 3, 8 and so on: a model of three layers has none, and
+    an answer.
+    """
     config = {"model_type": "mllama", "text_config": {"num_hidden_layers": 3}, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     ran = cli("kvcache", tmp_path, "--ctx", 1000, "--engine", "vllm", "--json")
@@ -235,7 +239,10 @@ def test_a_template_that_fails(template: str) -> None:
         "{{ (7**(7**8))|string|length }}",
         "{{ ('a' * 10**10)|length }}",
         "{{ 'x'|center(10**10) }}",
-        "{% set x = namespace(a='a') %}{% for i in range(40) %}{% set x.a = x.a ~ x.a %}{% endfor %}",
+        (
+            "{% set x = namespace(a='a') %}{% for i in range(40) %}{% set x.a = x.a ~ x.a %}{%"
+            " endfor %}"
+        ),
     ],
 )
 def test_a_template_without_end(template: str) -> None:

@@ -129,7 +129,9 @@ def test_check_reads_the_first_bytes(hub: Hub, tmp_path: Path, repo: str) -> Non
 
 
 def test_a_large_file_is_not_read_even_without_ranges(hub: Hub, tmp_path: Path) -> None:
-    """A server that ignores Range sends everything; the connection is closed where the header ends."""
+    """A server that ignores Range sends everything; the connection is closed where the
+    header ends.
+    """
     path = hub.root / "org" / "one" / "model.safetensors"
     header = {"t": {"dtype": "F32", "shape": [2**26], "data_offsets": [0, 2**28]}}
     text = json.dumps(header).encode()

@@ -1,4 +1,6 @@
-"""What a hub does on a bad day, and what is kept of it: every fault once, by a server that fails on demand."""
+"""What a hub does on a bad day, and what is kept of it: every fault once, by a server that fails on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_cut_connection_is_taken_up(hub: Hub, tmp_path: Path, times: int) -> N
 
 
 def test_a_file_that_changes_is_read_again(hub: Hub, tmp_path: Path) -> None:
-    """The beginning is of one file and the rest of another: both are dropped, once; then it is refused."""
+    """The beginning is of one file and the rest of another: both are dropped, once; then it is
+    refused.
+    """
     from safetensors.torch import load_file, save_file
 
     path = hub.root / "org" / "one" / "model.safetensors"
@@ -84,7 +88,9 @@ def test_a_file_that_changes_is_read_again(hub: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_server_without_ranges(hub: Hub, tmp_path: Path, ranges: bool) -> None:
-    """A header longer than the first request: with ranges two requests, without them the whole is begun again."""
+    """A header longer than the first request: with ranges two requests, without them the whole is
+    begun again.
+    """
     from safetensors.torch import load_file, save_file
 
     path = hub.root / "org" / "one" / "model.safetensors"

@@ -1,4 +1,6 @@
-"""Public bug reports on counting tokens, each with the right outcome, and properties of every tokenizer."""
+"""Public bug reports on counting tokens, each with the right outcome, and properties of every
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +228,9 @@ def test_two_bos_in_a_row_are_said(tmp_path: Path, cli: Callable[..., Any]) -> N
         json.dumps(
             {
                 "bos_token": "<s>",
-                "chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+                "chat_template": (
+                    "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+                ),
             }
         )
     )

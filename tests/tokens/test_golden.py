@@ -1,7 +1,8 @@
 """Ids of every tokenizer that can be had here, against those of the real libraries.
 
-golden.json: made with tiktoken 0.14.0, tokenizers 0.23.3, sentencepiece 0.2.3 and mistral-common 1.13.1 from the rank
-and tokenizer files inside registry packages. LLMCALC_TOKENIZER_GOLDEN names another file of the same form.
+golden.json: made with tiktoken 0.14.0, tokenizers 0.23.3, sentencepiece 0.2.3 and mistral-common
+1.13.1 from the rank and tokenizer files inside registry packages. LLMCALC_TOKENIZER_GOLDEN names
+another file of the same form.
 """
 
 from __future__ import annotations

@@ -45,7 +45,9 @@ def test_mxfp4_is_what_gguf_writes() -> None:
 
 
 def test_sizes_are_gguf_own_but_for_two() -> None:
-    """gguf 0.19 says 40 bytes for Q8_1, where ggml-common.h has two fp16 and 32 int8; Q2_0 it does not know."""
+    """gguf 0.19 says 40 bytes for Q8_1, where ggml-common.h has two fp16 and 32 int8; Q2_0 it does
+    not know.
+    """
     for kind, (block, size) in gguf.GGML_QUANT_SIZES.items():
         name, ours, n_bytes = GGUF_TYPES[int(kind)]
         assert name == kind.name
@@ -54,7 +56,9 @@ def test_sizes_are_gguf_own_but_for_two() -> None:
 
 
 def test_bits_per_weight() -> None:
-    """OCP Microscaling v1.0; NVIDIA's NVFP4; bitsandbytes 0.50.2; every block of ggml as dtypes has it."""
+    """OCP Microscaling v1.0; NVIDIA's NVFP4; bitsandbytes 0.50.2; every block of ggml as dtypes has
+    it.
+    """
     want = {
         "mxfp8_e4m3": 8.25,
         "mxfp8_e5m2": 8.25,
@@ -70,8 +74,13 @@ def test_bits_per_weight() -> None:
 
 
 def test_nf4_levels() -> None:
-    """bitsandbytes 0.50.2's own tables, to seven digits; its FP4 codes 0 to 7 and their negatives."""
-    want = "-1 -.6961928 -.5250731 -.3949175 -.2844414 -.1847734 -.09105 0 .0795803 .1609302 .2461123 .3379152"
+    """bitsandbytes 0.50.2's own tables, to seven digits; its FP4 codes 0 to 7 and their
+    negatives.
+    """
+    want = (
+        "-1 -.6961928 -.5250731 -.3949175 -.2844414 -.1847734 -.09105 0 .0795803 .1609302 .2461123"
+        " .3379152"
+    )
     want += " .4407098 .562617 .7229568 1"
     assert [round(x, 7) for x in NF4] == [float(x) for x in want.split()]
     halves = [0, 0.0052083335, 0.6666667, 1, 0.3333333, 0.5, 0.1666667, 0.25]
@@ -80,7 +89,9 @@ def test_nf4_levels() -> None:
 
 @given(arrays(np.float64, st.integers(1, 100), elements=st.floats(-1e4, 1e4, width=32)))
 def test_every_code_is_the_nearest(x: Any) -> None:
-    """A block's numbers come back within half a step of the widest spacing, and 0 as 0; again changes nothing."""
+    """A block's numbers come back within half a step of the widest spacing, and 0 as 0; again
+    changes nothing.
+    """
     for name, most in (
         ("mxfp8_e4m3", 1 / 8),
         ("mxfp4", 1 / 3),
@@ -109,7 +120,9 @@ def test_zeros_and_signs(name: str) -> None:
 
 
 def test_nvfp4_uses_its_range() -> None:
-    """The largest number becomes 448·6 times the tensor's scale, so it comes back; a block far below may vanish."""
+    """The largest number becomes 448·6 times the tensor's scale, so it comes back; a block far
+    below may vanish.
+    """
     x = np.concatenate([np.full(16, 2688.0), np.full(16, 1.0), np.full(16, 1e-6)])
     back = nvfp4(x)
     assert (

@@ -1,4 +1,6 @@
-"""``dtype --tensor`` on files by the real writers: what a tensor holds, and what a format loses, against torch."""
+"""``dtype --tensor`` on files by the real writers: what a tensor holds, and what a format loses,
+against torch.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +179,9 @@ def test_a_whole_file(cli: Cli, weights: Path) -> None:
 
 
 def test_rows_that_no_block_divides(cli: Cli, weights: Path) -> None:
-    """``odd`` has rows of 8, which q8_0 does not divide: it has no losses, and the others have theirs."""
+    """``odd`` has rows of 8, which q8_0 does not divide: it has no losses, and the others have
+    theirs.
+    """
     rows = {r["name"]: r for r in said(cli, "q8_0", "--tensor", weights)["rows"]}
     assert (
         rows["odd"]["max_error"] is None
@@ -217,8 +221,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         file.write(len(header).to_bytes(8, "little") + header)
         file.truncate(8 + len(header) + 2 * n)
     code = (
-        "import sys; from llmcalc.cli import main; code = main(sys.argv[1:]);"
-        "print([x for x in open('/proc/self/status') if x.startswith('VmHWM')][0], file=sys.stderr); sys.exit(code)"
+        "import sys; from llmcalc.cli import main; code = main(sys.argv[1:]);print([x for x in"
+        " open('/proc/self/status') if x.startswith('VmHWM')][0], file=sys.stderr); sys.exit(code)"
     )
     words = ["dtype", "float16", "--tensor", f"{path}:w", "--json"]
     ran = subprocess.run(

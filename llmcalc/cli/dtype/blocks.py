@@ -1,4 +1,6 @@
-"""``llmcalc dtype`` for integers and block formats: what they are, numbers in them, memory piece by piece."""
+"""``llmcalc dtype`` for integers and block formats: what they are, numbers in them, memory piece by
+piece.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def rows() -> list[dict[str, Any]]:
     return [*map(row_of, INTEGERS.values()), *map(row_of, BLOCKS.values()), *schemes]
 
 
-_KEYS = "dtype bits block block_bytes sign exponent mantissa bias max min_normal min_subnormal epsilon digits special"
+_KEYS = (
+    "dtype bits block block_bytes sign exponent mantissa bias max min_normal min_subnormal epsilon"
+    " digits special"
+)
 _BLANK: dict[str, Any] = dict.fromkeys(_KEYS.split())
 
 
@@ -110,7 +115,10 @@ def facts_of(found: Integer | Block) -> list[Fact]:
 
 
 def stored(found: Integer | Block, numbers: list[Number], only: str | None) -> View:
-    """Numbers as one tensor in the format, by every rule it is made with; ``only`` keeps symmetric or affine ones."""
+    """Numbers as one tensor in the format, by every rule it is made with.
+
+    ``only`` keeps symmetric or affine ones.
+    """
     import numpy as np
 
     words = [safe(shorten(word.strip())) for word, _ in numbers]
@@ -230,7 +238,10 @@ def _notes(found: Integer | Block) -> list[str]:
         return [
             "q = round(x/s) + z, halves to even, x̂ = (q - z)·s",
             "symmetric: s = max|x| / ((q_max - q_min)/2), z = 0",
-            "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range widened to hold 0",
+            (
+                "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range"
+                " widened to hold 0"
+            ),
         ]
     if found.name.startswith("mx"):
         return [
@@ -248,7 +259,10 @@ def short(x: Any) -> str:
 
 
 def memory(found: Block, n: int) -> list[tuple[str, int]]:
-    """The bytes of so many weights piece by piece, as the writer names them; the tables of a tensor together."""
+    """The bytes of so many weights piece by piece, as the writer names them.
+
+    The tables of a tensor together.
+    """
     scheme = {"nf4": "nf4", "bnb_fp4": "nf4", "nf4_double": "nf4_double"}.get(found.name)
     if scheme is None:
         pieces = [("blocks", -(-n // found.block) * found.size)]

@@ -191,7 +191,8 @@ def _memory(n: int, name: str | None, si: bool) -> View:
         Column("bytes", "", lambda b: size(b, si=si), right=True),
     ]
     notes = [
-        "every parameter in one format: a quantised model keeps some tensors wider (`llmcalc dtype --model`)"
+        "every parameter in one format: a quantised model keeps some tensors wider (`llmcalc dtype"
+        " --model`)"
     ]
     title = f"{exact(n)} parameters"
     drawn = partial(as_bars, title, rows, "dtype", "bytes", "bytes", by_bytes(si))

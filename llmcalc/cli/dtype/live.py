@@ -1,4 +1,6 @@
-"""``llmcalc dtype --live``: formats on a device, their bytes by its allocator and their bits against the CPU's."""
+"""``llmcalc dtype --live``: formats on a device, their bytes by its allocator and their bits
+against the CPU's.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,15 @@ from llmcalc.live.measure import memory
 from llmcalc.units import exact
 
 N = 1 << 22
-"""Numbers that are cast: every sign, exponent and upper mantissa of float32, so all specials and subnormals."""
+"""Numbers that are cast: every sign, exponent and upper mantissa of float32, so all specials and
+subnormals.
+"""
 
 
 def on_device(name: str | None, where: str) -> tuple[View, int]:
-    """What a cast on a device gives: rows per format, and how many of them are not what was predicted."""
+    """What a cast on a device gives: rows per format, and how many of them are not what was
+    predicted.
+    """
     device = choose(where)
     known = dtype(name).name if name is not None else None
     if known is not None and known not in FLOATS:

@@ -1,4 +1,6 @@
-"""``llmcalc dtype --model``: what a model's weights take in every format, or tensor by tensor in one."""
+"""``llmcalc dtype --model``: what a model's weights take in every format, or tensor by tensor in
+one.
+"""
 
 from __future__ import annotations
 

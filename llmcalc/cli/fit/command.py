@@ -77,12 +77,13 @@ def fit(
     engines: EngineOptions,
     output: OutputOptions,
 ) -> None:
-    """Weights, cache and working memory of every device against its memory; exit 1 if it does not fit.
+    """Weights, cache and working memory of every device against its memory.
 
-    \b
-    llmcalc fit --model llama-3.1-70b --device h100 --count 4 --ctx 32768 --concurrency 64 --engine vllm
-    llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp
-    llmcalc fit llama-3-8b --device rtx-4090 --ctx 8192
+    Exit 1 if it does not fit.
+
+    \b llmcalc fit --model llama-3.1-70b --device h100 --count 4 --ctx 32768 --concurrency 64
+    --engine vllm llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp llmcalc
+    fit llama-3-8b --device rtx-4090 --ctx 8192
     """
     engine = choose(load.engine).engine
     for option in ("gpu_layers", "max_seqs"):
@@ -160,7 +161,9 @@ def _device(options: DeviceOptions) -> tuple[Device, int]:
 
 
 def _this_machine() -> tuple[Device, int]:
-    """This machine's GPUs: as the NVIDIA driver lists them, else as torch sees them, else its main memory."""
+    """This machine's GPUs: as the NVIDIA driver lists them, else as torch sees them, else its main
+    memory.
+    """
     from importlib.util import find_spec
 
     device, n = of_this_machine()

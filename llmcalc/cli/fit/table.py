@@ -1,4 +1,7 @@
-"""How ``fit`` shows its answer: parts and memory, a bar, the ways that fit; or the layers of a partial offload."""
+"""How ``fit`` shows its answer: parts and memory, a bar, the ways that fit.
+
+Or the layers of a partial offload.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class Subject:
 def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
     """Parts of one device, the memory, the verdict, and what would fit."""
     si, load = output.si, s.ask.load
-    why = f"{exact(load.batch)} x {exact(load.context)} {plural('token', load.context)}, {answer.cache.rules}"
+    why = (
+        f"{exact(load.batch)} x {exact(load.context)} {plural('token', load.context)},"
+        f" {answer.cache.rules}"
+    )
     parts = [*answer.parts, counted("cache", answer.cache.kv_bytes, why)]
     title = (
         f"{s.model.name} on {s.count} x {s.device.name}, {s.ask.engine}: {VERDICTS[answer.verdict]}"
@@ -253,7 +259,9 @@ def _rows(parts: list[Part]) -> list[Mapping[str, Any]]:
 
 
 def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> tuple[View, bool]:
-    """llama.cpp: the layers that were asked for on the device, or as many as fit, the rest in main memory."""
+    """llama.cpp: the layers that were asked for on the device, or as many as fit, the rest in main
+    memory.
+    """
     answer, weights = fit(s.ask), _per_layer(s)
     cache = cache_by_layer(answer.cache)
     least, worst = sum(p.low for p in answer.parts[1:]), sum(p.high for p in answer.parts[1:])
@@ -282,13 +290,15 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
         Fact("fits", fits),
         Fact(
             "verdict",
-            "yes"
-            if fits
-            else "in part"
-            if word == "fits in part"
-            else "no"
-            if most == 0
-            else verdict,
+            (
+                "yes"
+                if fits
+                else "in part"
+                if word == "fits in part"
+                else "no"
+                if most == 0
+                else verdict
+            ),
         ),
         *_asked(s),
         Fact("device_memory_bytes", s.device.memory_bytes),

@@ -1,4 +1,7 @@
-"""``llmcalc kvcache``: what the cache takes, per engine; how much context or how many sequences fit."""
+"""``llmcalc kvcache``: what the cache takes, per engine.
+
+How much context or how many sequences fit.
+"""
 
 from __future__ import annotations
 
@@ -166,11 +169,9 @@ def _row_of(row: Row) -> dict[str, Any]:
         "kind": row.kind,
         "layers": len(row.layers.indices),
         "tokens": None if row.tokens is None else int(row.tokens),
-        "formula": held.formula
-        if held
-        else "reads another layer's"
-        if row.kind == "shared"
-        else "-",
+        "formula": (
+            held.formula if held else "reads another layer's" if row.kind == "shared" else "-"
+        ),
         "kv_bytes": row.kv_bytes,
         "state_bytes": row.state_bytes,
         "kv_bytes_per_token": row.per_token,
@@ -212,9 +213,11 @@ def _facts(found: Model, load: Load, answer: Cache, si: bool) -> list[Fact]:
         Fact("tokens_allocated", int(answer.tokens_allocated)),
         Fact(
             "kv_dtype",
-            load.key_dtype.name
-            if load.key_dtype == load.value_dtype
-            else f"{load.key_dtype.name},{load.value_dtype.name}",
+            (
+                load.key_dtype.name
+                if load.key_dtype == load.value_dtype
+                else f"{load.key_dtype.name},{load.value_dtype.name}"
+            ),
             "cache dtype",
         ),
         Fact(
@@ -239,24 +242,27 @@ def _warnings(found: Model, load: Load, answer: Cache) -> list[str]:
     said = beyond(found, int(load.source or load.context))
     if load.source is not None:
         said.append(
-            f"{exact(load.source)} tokens of the source and {exact(load.context)} of the answer (--prompt, --new)"
+            f"{exact(load.source)} tokens of the source and {exact(load.context)} of the answer"
+            " (--prompt, --new)"
         )
     if "pool_bytes_per_token" in answer.facts and answer.facts["pool_bytes_per_token"] != int(
         answer.per_token
     ):
         said.append(
-            f"{exact(int(answer.per_token))} bytes are what one more token adds; vLLM's pool charges "
-            f"{exact(int(answer.facts['pool_bytes_per_token']))} per token while every group of layers still grows"
+            f"{exact(int(answer.per_token))} bytes are what one more token adds; vLLM's pool"
+            f" charges {exact(int(answer.facts['pool_bytes_per_token']))} per token while every"
+            " group of layers still grows"
         )
     if load.key_dtype.name.startswith("float8"):
         said.append(
-            f"{load.key_dtype.name}: one float32 scale for keys and one for values per layer, as vLLM has them, "
-            "lie beside the weights and not in the cache"
+            f"{load.key_dtype.name}: one float32 scale for keys and one for values per layer, as"
+            " vLLM has them, lie beside the weights and not in the cache"
         )
     if load.key_dtype.name in ("int8", "int4"):
         said.append(
-            f"{load.key_dtype.name}: the scales that go with integers are not counted, and no engine here keeps them "
-            "in this format (q8_0 and q4_0 are llama.cpp's, scales included)"
+            f"{load.key_dtype.name}: the scales that go with integers are not counted, and no"
+            " engine here keeps them in this format (q8_0 and q4_0 are llama.cpp's, scales"
+            " included)"
         )
     if any(r.kind == "cross" and not r.kv_bytes for r in answer.rows):
         said.append("the cross-attention layers hold nothing: the text alone, without an image")

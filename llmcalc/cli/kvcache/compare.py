@@ -1,4 +1,6 @@
-"""What stands beside a cache: a memory that it must fit into, a draft model, the same question changed."""
+"""What stands beside a cache: a memory that it must fit into, a draft model, the same question
+changed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from llmcalc.units import exact, size
 
 
 def with_draft(answer: Cache, draft: str, load: Load, engine: str) -> Cache:
-    """The draft model's cache on top, at the same context: speculation keeps both. Pools are not shared out."""
+    """The draft model's cache on top, at the same context: speculation keeps both.
+
+    Pools are not shared out.
+    """
     found = resolve(draft)
     name, other = found.name, kvcache(found.anatomy, load=load, engine=engine)
     n_layers = sum(len(r.layers.indices) for r in other.rows)
@@ -110,7 +115,9 @@ _SIZES = {"kv-heads": "n_kv_heads", "heads": "n_heads", "layers": "n_layers"}
 def compared(
     model: ModelOptions, load: LoadOptions, engines: EngineOptions, changes: list[str], first: Cache
 ) -> list[dict[str, Any]]:
-    """The same question with one setting changed, each in turn: its bytes, the ratio, and the terms that moved."""
+    """The same question with one setting changed, each in turn: its bytes, the ratio, and the terms
+    that moved.
+    """
     out = []
     for change in changes:
         other = _changed(model, load, engines, change)

@@ -174,7 +174,8 @@ class OutputOptions:
 def takes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Lets a command take option records: their fields become its parameters.
 
-    Typer reads a function's signature; this one lists the fields of every dataclass argument instead of the argument.
+    Typer reads a function's signature; this one lists the fields of every dataclass argument
+    instead of the argument.
     """
     parameters: list[inspect.Parameter] = []
     records: dict[str, Any] = {}

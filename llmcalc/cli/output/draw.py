@@ -1,4 +1,6 @@
-"""Pictures as text: lines of pieces, each with a colour that a terminal may show and that nothing depends on."""
+"""Pictures as text: lines of pieces, each with a colour that a terminal may show and that nothing
+depends on.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def _colour(i: int) -> str:
 
 
 def _labels(labels: Sequence[str], room: int) -> list[str]:
-    """Labels of one width, cut in front where they are too long: a part's name ends with what tells it apart."""
+    """Labels of one width, cut in front where they are too long: a part's name ends with what tells
+    it apart.
+    """
     clean = [safe(label) for label in labels]
     most = min(max((width(label) for label in clean), default=0), max(room // 3, 8))
     cut = [label if width(label) <= most else "…" + label[-(most - 1) :] for label in clean]
@@ -198,7 +202,9 @@ def _back(value: float, log: bool) -> float:
 def _between(
     line: Sequence[tuple[float, float]], cells: int, log_x: bool, log_y: bool
 ) -> list[tuple[float, float]]:
-    """A line's points and what lies on the way from each to the next, as straight as the axes show it."""
+    """A line's points and what lies on the way from each to the next, as straight as the axes show
+    it.
+    """
     out = []
     for (x0, y0), (x1, y1) in pairwise(line):
         a, b, c, d = _into(x0, log_x), _into(y0, log_y), _into(x1, log_x), _into(y1, log_y)

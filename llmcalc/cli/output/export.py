@@ -17,7 +17,10 @@ _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.S)
 
 
 def export(view: View, drawn: Sequence[Line], path: str) -> None:
-    """Writes the view, and its picture where one was asked for; nothing in the file is loaded from elsewhere."""
+    """Writes the view, and its picture where one was asked for.
+
+    Nothing in the file is loaded from elsewhere.
+    """
     suffix = Path(path).suffix
     if suffix not in SUFFIXES:
         raise InputError(f"--export {path!r} is none of {', '.join(SUFFIXES)}")

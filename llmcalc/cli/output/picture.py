@@ -1,4 +1,6 @@
-"""What a picture shows, apart from how it is drawn: as text on a terminal, or by matplotlib into a file."""
+"""What a picture shows, apart from how it is drawn: as text on a terminal, or by matplotlib into a
+file.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Bars of parts that follow each other, every bar to the same scale, and a limit where there is one.
+    """Bars of parts that follow each other, every bar to the same scale, and a limit where there is
+    one.
 
     ``binary`` sizes have marks at powers of two.
     """
@@ -47,7 +50,10 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Lines over one axis, and named points; either axis may be logarithmic; ``binary`` as for Stack."""
+    """Lines over one axis, and named points.
+
+    Either axis may be logarithmic; ``binary`` as for Stack.
+    """
 
     title: str
     x: str
@@ -84,7 +90,9 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """The bits of some formats: per format its fields from the left, each with its name and width."""
+    """The bits of some formats: per format its fields from the left, each with its name
+    and width.
+    """
 
     title: str
     rows: Sequence[tuple[str, Sequence[tuple[str, int]]]]

@@ -72,7 +72,10 @@ def cache_growth(
     mha: int,
     si: bool,
 ) -> Curves:
-    """The cache against the context, up to the longest that the model was made for; plain attention beside it."""
+    """The cache against the context, up to the longest that the model was made for.
+
+    Plain attention beside it.
+    """
     context = int(load.context)
     most = max(longest, context)
     at = sorted({max(1, most * i // 48) for i in range(49)} | {context})

@@ -17,7 +17,10 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def plot(picture: Picture, path: str) -> None:
-    """Draws the picture into an SVG, PNG or PDF file; without matplotlib that is an UnavailableError."""
+    """Draws the picture into an SVG, PNG or PDF file.
+
+    Without matplotlib that is an UnavailableError.
+    """
     if Path(path).suffix not in SUFFIXES:
         raise InputError(
             f"--plot {path!r} is none of .svg, .png and .pdf", hint="- draws it here, as text"
@@ -61,7 +64,9 @@ def _onto(picture: Picture, axes: Any, figure: Any) -> None:
 
 
 def _ticks(axis: Any, say: Say, most: float = 0) -> None:
-    """Marks as the numbers are printed elsewhere; up to ``most`` bytes, at a power of two of them."""
+    """Marks as the numbers are printed elsewhere; up to ``most`` bytes, at a power of
+    two of them.
+    """
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(say(value))))

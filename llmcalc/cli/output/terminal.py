@@ -88,7 +88,10 @@ _FOLDED = 18
 def sections(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int
 ) -> list[list[int]]:
-    """Columns in groups that fit beside each other; each begins with the first column, which says whose row it is."""
+    """Columns in groups that fit beside each other.
+
+    Each begins with the first column, which says whose row it is.
+    """
     widths = []
     for i, column in enumerate(columns):
         longest = max(cell_len(row[i]) for row in rows)
@@ -131,7 +134,10 @@ def banded(pieces: Sequence[str]) -> Text:
 
 
 def heat_map(grid: Grid, columns: int) -> Table:
-    """The grid with each cell coloured by its heat, grey where it is too hot; columns that do not fit are left away."""
+    """The grid with each cell coloured by its heat, grey where it is too hot.
+
+    Columns that do not fit are left away.
+    """
     heading, *rows = grid.lines()
     wide = [max(len(row[i]) for row in (heading, *rows)) + 3 for i in range(len(heading))]
     fitting = sum(1 for i in range(len(wide)) if sum(wide[: i + 1]) <= columns + 3)

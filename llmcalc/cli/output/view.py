@@ -1,4 +1,6 @@
-"""View: one description of a result, and the writers that turn it into JSON, CSV, Markdown and plain text."""
+"""View: one description of a result, and the writers that turn it into JSON, CSV, Markdown and
+plain text.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its key in JSON, its heading, how a value is shown; ``formula`` adds a column with the formula."""
+    """A column: its key in JSON, its heading, how a value is shown.
+
+    ``formula`` adds a column with the formula.
+    """
 
     key: str
     heading: str
@@ -75,7 +80,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A result: rows under columns, facts, notes; every number that is a Dim brings its formula along."""
+    """A result: rows under columns, facts, notes.
+
+    Every number that is a Dim brings its formula along.
+    """
 
     kind: str
     title: str
@@ -168,16 +176,20 @@ def to_data(view: View) -> dict[str, Any]:
 
 
 def to_json(view: View) -> str:
-    """JSON with exact ints; characters that could disturb a terminal are escaped, and stay exact."""
+    """JSON with exact ints; characters that could disturb a terminal are escaped, and
+    stay exact.
+    """
     written = json.dumps(to_data(view), ensure_ascii=False, indent=1)
     if written.isascii():
         return written
     return "".join(
-        f"\\u{ord(c):04x}"
-        if ord(c) > 126
-        and ord(c) < 0x10000
-        and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-        else c
+        (
+            f"\\u{ord(c):04x}"
+            if ord(c) > 126
+            and ord(c) < 0x10000
+            and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+            else c
+        )
         for c in written
     )
 
@@ -272,7 +284,9 @@ def to_plain(view: View) -> str:
 
 
 def formula_text(value: Any) -> str:
-    """What follows a fact's value: its formula, where it fits on a line (``--explain`` and JSON have every one)."""
+    """What follows a fact's value: its formula, where it fits on a line (``--explain`` and JSON
+    have every one).
+    """
     if not isinstance(value, Dim):
         return ""
     formula = value.formula

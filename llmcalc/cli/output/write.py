@@ -22,7 +22,10 @@ class OutputClosed(Exception):
 
 
 def write(view: View, output: OutputOptions) -> None:
-    """Prints the view: a table on a terminal, plain text in a pipe, unless a format is named; draws and exports it."""
+    """Prints the view: a table on a terminal, plain text in a pipe, unless a format is named.
+
+    Draws and exports it.
+    """
     form = output.chosen or ("table" if sys.stdout.isatty() else "plain")
     if form not in FORMATS:
         raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}")

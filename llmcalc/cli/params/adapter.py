@@ -1,4 +1,6 @@
-"""``llmcalc params`` of an adapter: what it adds to its base, by target, and beside the base's own count."""
+"""``llmcalc params`` of an adapter: what it adds to its base, by target, and beside the base's own
+count.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from llmcalc.units import both, count, exact, percent
 
 
 def of_adapter(model: Model, adapter: Adapter, explain: bool) -> View:
-    """From its tensors where they are there, and by r·(in + out) on the base's matrices where the base is known."""
+    """From its tensors where they are there, and by r·(in + out) on the base's matrices where the
+    base is known.
+    """
     base, why = _base(adapter)
     notes = [*model.notes, *([why] if why else [])]
     held = header_params(model.header) if model.header is not None else None
@@ -73,14 +77,19 @@ def _beside(n: int, base: Model | None) -> Iterator[Fact]:
 
 
 def _base(adapter: Adapter) -> tuple[Model | None, str | None]:
-    """The base that the adapter's config names: a preset of that name first, then wherever a name leads."""
+    """The base that the adapter's config names: a preset of that name first, then wherever a name
+    leads.
+    """
     if adapter.base is None:
         return None, "its config names no base: counted by its tensors alone"
     named = presets.find(adapter.base) or adapter.base
     if named == adapter.base and ("://" in named or named.startswith((".", "/", "~"))):
         return (
             None,
-            f"its base is a path of another machine, {shorten(named)}: counted by its tensors alone",
+            (
+                f"its base is a path of another machine, {shorten(named)}: counted by its tensors"
+                " alone"
+            ),
         )
     try:
         base = resolve(named)

@@ -68,7 +68,10 @@ def params(
     if wanted is not None and wanted != total:
         more = "more" if total > wanted else "fewer"
         why = None if found.raw is None else calc.explains(found.anatomy, int(total) - wanted)
-        said = f"expected {several(wanted, 'parameter')}, found {exact(total)}: {exact(abs(total - wanted))} {more}"
+        said = (
+            f"expected {several(wanted, 'parameter')}, found {exact(total)}:"
+            f" {exact(abs(total - wanted))} {more}"
+        )
         typer.echo(said + (f", {why}" if why else ""), err=True)
         raise typer.Exit(1)
 
@@ -76,7 +79,9 @@ def params(
 def of_model(
     model: Model, by: str, tensors: bool, form: DType | None, output: OutputOptions
 ) -> View:
-    """The view of a model: from its anatomy, or from its header alone where there is no config for it."""
+    """The view of a model: from its anatomy, or from its header alone where there is no config for
+    it.
+    """
     notes: list[str] = list(model.notes)
     if model.adapter is not None:
         from llmcalc.cli.params.adapter import of_adapter
@@ -95,7 +100,8 @@ def of_model(
             )
         if calc.parameters(anatomy) != header_params(model.header):
             notes.append(
-                "counted by tensor: its sizes do not describe exactly these tensors (`llmcalc check` says where)"
+                "counted by tensor: its sizes do not describe exactly these tensors (`llmcalc"
+                " check` says where)"
             )
             return of_header(model, model.header, notes, output)
     return of_anatomy(model, by, tensors, form, notes, output)

@@ -34,7 +34,8 @@ def of_header(model: Model, header: Header, notes: list[str], output: OutputOpti
     columns, rows = stored_rows(header)
     if any(is_packed(t) for name, t in header.tensors.items() if not is_buffer(name, t)):
         notes.append(
-            "packed integers are counted as stored, not as the weights they stand for; a config.json beside them tells"
+            "packed integers are counted as stored, not as the weights they stand for; a"
+            " config.json beside them tells"
         )
     if header.format == "gguf":
         notes.append("shapes are rows first; GGUF itself stores the fastest dimension first")
@@ -196,7 +197,10 @@ Bytes = tuple[str, Callable[[calc.Group], int]]
 
 
 def stored_or(model: Model, form: DType, asked: bool) -> Bytes:
-    """Bytes as the model's own files hold them; without files, or where a dtype is asked for, in it."""
+    """Bytes as the model's own files hold them.
+
+    Without files, or where a dtype is asked for, in it.
+    """
     if model.header is None or asked:
         return form.name, lambda group: form.bytes_for(int(group.params))
     from llmcalc.questions.weights import checkpoint
@@ -248,7 +252,10 @@ def group_rows(
 
 
 def stack_stem(names: list[str]) -> str:
-    """What stands before every layer's parts where the model has one stack: ``model.layers.{layer}.``."""
+    """What stands before every layer's parts where the model has one stack:
+
+    ``model.layers.{layer}.``.
+    """
     stems = {name[: name.find("{layer}") + len("{layer}.")] for name in names if "{layer}." in name}
     return stems.pop() if len(stems) == 1 else ""
 
@@ -367,7 +374,8 @@ def assumptions(model: Model) -> list[str]:
         return []
     listed = ", ".join(f"{k} {v}" for k, v in sorted(shown.items()))
     return [
-        f"not in the config, so the default of the reference's {model.config.family} class: {listed}"
+        f"not in the config, so the default of the reference's {model.config.family} class:"
+        f" {listed}"
     ]
 
 

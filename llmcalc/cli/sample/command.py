@@ -335,7 +335,8 @@ def variants_of(stages: StageOptions, seed: int) -> list[tuple[str, Settings]]:
     combinations = list(itertools.product(*lists.values()))
     if len(combinations) > MOST_VARIANTS:
         raise InputError(
-            f"the lists make {len(combinations)} combinations; at most {MOST_VARIANTS} fit side by side"
+            f"the lists make {len(combinations)} combinations; at most {MOST_VARIANTS} fit side by"
+            " side"
         )
     fixed: dict[str, Any] = {
         "logit_bias": _biases(stages.logit_bias or []),

@@ -129,7 +129,9 @@ def many_steps(
 
 
 def stop_ids(live: Live, tokenizer: Tokenizer | None) -> set[int]:
-    """Tokens that end an answer: those of generation_config.json and config.json, or of a GGUF's metadata."""
+    """Tokens that end an answer: those of generation_config.json and config.json, or of a GGUF's
+    metadata.
+    """
     found: set[int] = set()
     model = live.model
     places: list[Any] = [model.raw or {}]

@@ -1,4 +1,7 @@
-"""How ``sample`` shows a distribution: one column per stage, or one per variant; what is kept, lost and drawn."""
+"""How ``sample`` shows a distribution: one column per stage, or one per variant.
+
+What is kept, lost and drawn.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +208,10 @@ def _facts(s: Subject, path: list[tuple[str, Candidates]], end: Candidates) -> l
     """Entropy, what is kept, and the loss, before and after."""
     before, after = s.logits.entropy, end.entropy
     mass = kept_mass(s.logits, path)
-    nats = lambda h: f"{h:.4f} nats, {h / math.log(2):.4f} bits, perplexity {math.exp(h):.4g}"  # noqa: E731
+
+    def nats(h: float) -> str:
+        return f"{h:.4f} nats, {h / math.log(2):.4f} bits, perplexity {math.exp(h):.4g}"
+
     facts = [
         Fact("order", [name for name, _ in path], "stages" if path else None, ", ".join),
         Fact("entropy_before", before, "entropy before", nats),

@@ -246,14 +246,19 @@ def _view(
     notes = [*model.notes, *model.anatomy.notes, *beyond(model, int(ask.load.context)), source]
     if ask.compute_share == ask.memory_share == 1:
         notes.append(
-            "a bound: engines reach a part of it (in public measurements decoding 0.4 to 0.9 of the bandwidth, prefill "
-            "about 0.67 of the FLOP/s); --memory-share and --compute-share say which part"
+            "a bound: engines reach a part of it (in public measurements decoding 0.4 to 0.9 of the"
+            " bandwidth, prefill about 0.67 of the FLOP/s); --memory-share and --compute-share say"
+            " which part"
         )
     notes.append(
-        "more tokens per second than this mean more than one token per pass over the weights (speculation)"
+        "more tokens per second than this mean more than one token per pass over the weights"
+        " (speculation)"
     )
     many = f"{steps[0][0]} {plural('sequence', steps[0][0])}"
-    title = f"{model.name} at {several(int(ask.load.context), 'token')}: at most {1 / one.seconds:,.1f} tokens/s for {many}"
+    title = (
+        f"{model.name} at {several(int(ask.load.context), 'token')}: at most {1 / one.seconds:,.1f}"
+        f" tokens/s for {many}"
+    )
     drawn = partial(_picture, title, ask, steps)
     columns, known = _columns(output.si), model.about
     return View("speed/1", title, columns, rows, facts, notes, known, output.explain, picture=drawn)

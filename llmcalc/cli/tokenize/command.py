@@ -161,7 +161,9 @@ def tokenize(
 
 
 def _answer(view: View, n: int, counting: CountOptions, output: OutputOptions) -> None:
-    """The number alone or the whole view; exit 1 where there are more tokens than ``--max-tokens``."""
+    """The number alone or the whole view; exit 1 where there are more tokens than
+    ``--max-tokens``.
+    """
     from llmcalc.cli.tokenize.table import priced
 
     if counting.count:
@@ -227,7 +229,10 @@ def _is_file(word: str) -> bool:
 
 
 def _files(texts: Sequence[str] | None, options: TokenOptions) -> list[Path]:
-    """The files that the arguments name; a directory is everything in it, a pattern what it matches."""
+    """The files that the arguments name.
+
+    A directory is everything in it, a pattern what it matches.
+    """
     if options.as_text or not texts or texts == ["-"]:
         return []
     found: list[Path] = []
@@ -295,7 +300,10 @@ def _text(
     whole = chat.render(template, conversation, names)
     alone = sum(len(tokenizer.encode(str(m.get("content") or ""), "text")) for m in conversation)
     n = len(tokenizer.encode(whole, "allow"))
-    said = f"{len(conversation)} messages: {exact(alone)} tokens of content, {exact(n - alone)} that the template adds"
+    said = (
+        f"{len(conversation)} messages: {exact(alone)} tokens of content, {exact(n - alone)} that"
+        " the template adds"
+    )
     return whole, "allow", [said]
 
 

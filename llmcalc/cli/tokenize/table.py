@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A text under a tokenizer; the context and embedding rows of the model it is for; what to say about it."""
+    """A text under a tokenizer.
+
+    The context and embedding rows of the model it is for; what to say about it.
+    """
 
     tokenizer: Tokenizer
     text: str
@@ -38,7 +41,8 @@ class Subject:
 
 
 def visible(piece: bytes | _Piece) -> str:
-    """A piece as a person reads it: spaces as dots, controls escaped, bytes that are no whole character as bytes.
+    """A piece as a person reads it: spaces as dots, controls escaped, bytes that are no whole
+    character as bytes.
 
     >>> visible(b" the"), visible(bytes([0xe2, 0x82])), visible(b"a" + bytes([10]))
     ('·the', '<e2><82>', 'a\\\\n')
@@ -123,7 +127,9 @@ def of_text(s: Subject, counting: CountOptions) -> View:
 
 
 def bands(pieces: Sequence[bytes]) -> list[str]:
-    """The text in pieces for a terminal that colours them; pieces of one character stay together."""
+    """The text in pieces for a terminal that colours them; pieces of one character stay
+    together.
+    """
     found, held = [], b""
     for piece in pieces:
         held += piece
@@ -196,7 +202,8 @@ def _notes(s: Subject, ids: list[int], shown: int, counting: CountOptions) -> li
         )
     if s.special == "text" and any(t in s.text for t in s.tokenizer.special):
         said.append(
-            "text that spells special tokens is read as plain text (--special allow reads it as them)"
+            "text that spells special tokens is read as plain text (--special allow reads it as"
+            " them)"
         )
     first = ids[:2]
     if len(first) == 2 and first[0] == first[1] and first[0] in s.tokenizer.special.values():
@@ -279,7 +286,9 @@ def decoded(tokenizer: Tokenizer, text: str) -> View:
 
 
 def compared(names: str, text: str, special: str) -> View:
-    """One text under several tokenizers: how many tokens, and where they cut otherwise than the first."""
+    """One text under several tokenizers: how many tokens, and where they cut otherwise than the
+    first.
+    """
     tokenizers = [named(n.strip()) for n in names.split(",") if n.strip()]
     if len(tokenizers) < 2:
         raise InputError(

@@ -108,7 +108,10 @@ def _said(value: Any) -> str:
 
 @np.errstate(over="ignore", invalid="ignore")
 def attention_by_hand(given: Mapping[str, Any]) -> View:
-    """Attention on X with W_Q, W_K, W_V, W_O, or on Q, K and V themselves; masked, from a cache too."""
+    """Attention on X with W_Q, W_K, W_V, W_O, or on Q, K and V themselves.
+
+    Masked, from a cache too.
+    """
     g = Given(given)
     causal, scaled, n_heads = g.flag("causal", False), g.flag("scaled", True), g.whole("heads", 1)
     steps = _steps(g, n_heads, causal, scaled)

@@ -1,4 +1,6 @@
-"""``llmcalc trace``: what shape and cost everything has on the way to the next token, and what it really was."""
+"""``llmcalc trace``: what shape and cost everything has on the way to the next token, and what it
+really was.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,8 @@ class LiveOptions:
 
 
 _BY_HAND = (
-    "A small calculation, on its own numbers or on yours: attention, layernorm, rmsnorm, gelu, cosine, residual, "
-    "shortcuts, neuron, gradient-step, positions, dropout, matmul."
+    "A small calculation, on its own numbers or on yours: attention, layernorm, rmsnorm, gelu,"
+    " cosine, residual, shortcuts, neuron, gradient-step, positions, dropout, matmul."
 )
 
 

@@ -71,7 +71,10 @@ def view(subject: Subject, run: LiveOptions) -> tuple[View | None, int]:
         grid = _heat(trace, run.attention, _labels(tokenizer, padded[0].tolist()))
     if run.qkv is not None:
         facts += _matrices(trace, run.qkv)
-    title = f"{subject.model.name}, run on {live.device} in {name_of(live.dtype)}: {padded.shape[1]} tokens"
+    title = (
+        f"{subject.model.name}, run on {live.device} in {name_of(live.dtype)}: {padded.shape[1]}"
+        " tokens"
+    )
     drawn = grid.picture if grid else None
     made = View(
         "trace/1",
@@ -239,7 +242,9 @@ def _facts(
 
 
 def _streamed(live: Live, trace: Trace, began: int) -> list[Fact]:
-    """What one layer at a time needs at once, predicted, and how far this process's memory has really grown."""
+    """What one layer at a time needs at once, predicted, and how far this process's memory has
+    really grown.
+    """
     at_once = layer_bytes(live.runner.anatomy, live.dtype) + trace.cache.n_bytes + trace.peak_bytes
     grown = peak_resident() - began
 

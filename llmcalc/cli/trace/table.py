@@ -54,7 +54,9 @@ COLUMNS = (
 
 
 def shown_layers(subject: Subject, steps: Sequence[Step]) -> dict[int, list[int]]:
-    """Layers to show, each with the layers it stands for: the first of every kind, unless asked for otherwise."""
+    """Layers to show, each with the layers it stands for: the first of every kind, unless asked for
+    otherwise.
+    """
     kinds: dict[int, tuple[Any, ...]] = {}
     for s in steps:
         if s.layer is not None:
@@ -103,7 +105,9 @@ def rows(subject: Subject, steps: Sequence[Step], dtype: DType) -> list[Row]:
 
 
 def _bytes(s: Step, dtype: DType) -> Dim:
-    """Bytes of what a step makes: ids are 64-bit, what the weights are stored in is not an activation's format."""
+    """Bytes of what a step makes: ids are 64-bit, what the weights are stored in is not an
+    activation's format.
+    """
     each = (
         Dim(8)
         if s.slot in ("ids", "router.chosen")
@@ -168,15 +172,18 @@ def notes(subject: Subject, steps: Sequence[Step]) -> list[str]:
     for first, members in shown_layers(subject, steps).items():
         if len(members) > 1:
             said.append(
-                f"layer {first} stands for {len(members)} alike: {ranges(members)}; --full shows all"
+                f"layer {first} stands for {len(members)} alike: {ranges(members)}; --full"
+                " shows all"
             )
     outside = left_out(subject.model.anatomy)
     if outside:
         n = sum(int(w.params) for w in outside if w.counted)
         said.append(
-            f"{len(outside)} kinds of tensors that text does not pass through are left out: {exact(n)} parameters"
+            f"{len(outside)} kinds of tensors that text does not pass through are left out:"
+            f" {exact(n)} parameters"
         )
     said.append(
-        "one multiply-add is 2 FLOP; norms, activations and softmax are not counted; scores without masking"
+        "one multiply-add is 2 FLOP; norms, activations and softmax are not counted; scores without"
+        " masking"
     )
     return said

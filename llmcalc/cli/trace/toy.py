@@ -1,4 +1,6 @@
-"""``llmcalc trace --toy``: every matrix of a model of eight words, its loss, and one step of training."""
+"""``llmcalc trace --toy``: every matrix of a model of eight words, its loss, and one step of
+training.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``llmcalc train``: what training takes on every rank, what moves between them, and what a run costs."""
+"""``llmcalc train``: what training takes on every rank, what moves between them, and what a run
+costs.
+"""
 
 from __future__ import annotations
 
@@ -153,12 +155,12 @@ class RunOptions:
 def train_command(
     model: ModelOptions, options: RecipeOptions, run: RunOptions, output: OutputOptions
 ) -> None:
-    """Weights, gradients, optimizer states, activations and logits of every rank, and the moment of the peak.
+    """Weights, gradients, optimizer states, activations and logits of every rank, and the moment of
+    the peak.
 
-    \b
-    llmcalc train llama-3-8b --tokens 8192 --like megatron --zero 1 --dp 8 --tp 2 --recompute selective
-    llmcalc train llama-3.2-1b --tokens 2048 --precision bf16-mixed
-    llmcalc train llama-3-8b --precision bf16 --lora-rank 16 --weights nf4 --recompute full
+    \b llmcalc train llama-3-8b --tokens 8192 --like megatron --zero 1 --dp 8 --tp 2 --recompute
+    selective llmcalc train llama-3.2-1b --tokens 2048 --precision bf16-mixed llmcalc train
+    llama-3-8b --precision bf16 --lora-rank 16 --weights nf4 --recompute full
     """
     found = model.resolve()
     recipe = _recipe(options)
@@ -203,7 +205,8 @@ def _live(model: Model, r: Recipe, answer: Training, run: RunOptions) -> tuple[l
     device = choose(run.run_on)
     if answer.peak.n_bytes > available(device):
         raise UnavailableError(
-            f"the step needs {size(answer.peak.n_bytes)}, {device} has {size(available(device))} free",
+            f"the step needs {size(answer.peak.n_bytes)}, {device} has {size(available(device))}"
+            " free",
             hint="shrink the model: --set n_layers=2 --set vocab=1000",
         )
     made = step(model, r.tokens, r.micro_batch, device, float_dtype(r.like))
@@ -321,7 +324,10 @@ def _view(
         f"{r.like}: {r.profile.source}",
     ]
     notes.append("states are exact; activations and logits follow the formula that their row names")
-    title = f"{model.name}, {exact(r.tokens)} x {exact(r.micro_batch)} tokens: {size(peak.n_bytes, si=si)} at the peak"
+    title = (
+        f"{model.name}, {exact(r.tokens)} x {exact(r.micro_batch)} tokens:"
+        f" {size(peak.n_bytes, si=si)} at the peak"
+    )
     drawn = partial(_picture, title, answer, run, si)
     return View(
         "train/1",
@@ -359,7 +365,8 @@ def _work(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, ranks: int
     """FLOP of a step and of a run, utilisation, time, energy."""
     if run.flop_convention not in flops.CONVENTIONS:
         raise InputError(
-            f"--flop-convention {run.flop_convention!r} is not one of {', '.join(flops.CONVENTIONS)}"
+            f"--flop-convention {run.flop_convention!r} is not one of"
+            f" {', '.join(flops.CONVENTIONS)}"
         )
     convention: Any = run.flop_convention
     once = flops.training_flop(model.anatomy, r.tokens, convention)
@@ -412,7 +419,10 @@ def _utilisation(step: int, seconds: float, ranks: int, device: Device | None) -
 
 
 def _whole_run(run: RunOptions, per_token: float, done_per_token: float, ranks: int) -> list[Fact]:
-    """FLOP of all tokens; the time by what is really done, recomputation too, since that is what a device achieves."""
+    """FLOP of all tokens.
+
+    The time by what is really done, recomputation too, since that is what a device achieves.
+    """
     total = _count("--train-tokens", str(run.train_tokens))
     flop = int(per_token * total)
     facts = [
@@ -486,7 +496,9 @@ def _traffic(model: Model, r: Recipe, o: RecipeOptions, run: RunOptions, si: boo
 
 
 def _step(text: str, found: Sequence[Fact], ranks: int) -> list[Fact]:
-    """A synchronous step: it takes as long as its slowest rank, and what is sent after that, nothing overlapping."""
+    """A synchronous step: it takes as long as its slowest rank, and what is sent after that,
+    nothing overlapping.
+    """
     try:
         seconds = [float(word) for word in text.split(",")]
     except ValueError:

@@ -19,7 +19,8 @@ def sees(anatomy: Anatomy) -> bool:
 
 
 def activation_peak(anatomy: Anatomy, *, sequences: int, tokens: int) -> int:
-    """The peak while vLLM profiles: sampling all sequences, or the widest MLP over a batch of tokens.
+    """The peak while vLLM profiles: sampling all sequences, or the widest MLP over a batch of
+    tokens.
 
     ``max(3.5·max_num_seqs·V·4 B + c, T·2·(3·d_ff + 4·d))``, V padded to 64, c = 0.20 GiB (dense),
     0.35 (multimodal), 0.55 (experts): fitted to 59 start-up logs of 0.17 to 0.19.
@@ -76,7 +77,9 @@ def rope_bytes(anatomy: Anatomy, max_context: int) -> int:
 
 
 def absorbed_bytes(need: Need) -> int:
-    """Latent attention's expansion split for absorption into queries and output, beside the whole."""
+    """Latent attention's expansion split for absorption into queries and output, beside
+    the whole.
+    """
     found = 0
     for mixer in need.here.mixers:
         if mixer.kind == "latent":

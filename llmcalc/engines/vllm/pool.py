@@ -1,6 +1,7 @@
 """vLLM's paged pool: pages per layer, layers in groups that draw from one pool of blocks.
 
-Source: v1/kv_cache_interface.py, v1/core/kv_cache_utils.py, platforms/interface.py, mamba_utils.py of 0.33.0.
+Source: v1/kv_cache_interface.py, v1/core/kv_cache_utils.py, platforms/interface.py, mamba_utils.py
+of 0.33.0.
 """
 
 from __future__ import annotations
@@ -184,7 +185,9 @@ def _attention(m: Mixer, load: Load, block: int) -> list[Spec]:
 
 
 def _blocks(m: Mixer, load: Load, block: int) -> Dim:
-    """Pages of one sequence at most: a window may begin inside a page and must survive the batches in flight."""
+    """Pages of one sequence at most: a window may begin inside a page and must survive the batches
+    in flight.
+    """
     if m.kind == "cross":
         return ceil_div(
             m.max_source if m.max_source is not None else load.source or load.context, block
@@ -202,12 +205,16 @@ def _state_blocks(load: Load) -> Dim:
 
 
 def _state(m: Mixer, load: Load) -> Dim:
-    """A sequence's state in one layer: vLLM keeps one column less of the convolution, and one dtype unless told."""
+    """A sequence's state in one layer: vLLM keeps one column less of the convolution, and one dtype
+    unless told.
+    """
     return state_size(m, load, True, load.ssm_dtype or load.state_dtype)
 
 
 def _with_states(specs: list[Spec], states: list[Mixer], load: Load) -> list[Spec]:
-    """Hybrids: attention pages grow until they hold a state, and the state's page is padded to theirs."""
+    """Hybrids: attention pages grow until they hold a state, and the state's page is padded to
+    theirs.
+    """
     per_token = max(int(s.token) for s in specs)
     least_block = max(specs[0].block, 128 if any(s.kind == "latent" for s in specs) else 16)
     largest = max(int(_state(m, load)) for m in states)
@@ -233,7 +240,9 @@ def _with_states(specs: list[Spec], states: list[Mixer], load: Load) -> list[Spe
 
 
 def _unified(specs: list[Spec], load: Load) -> tuple[list[Spec], list[str]]:
-    """Different kinds share one pool, so their pages must be of one size: smaller blocks grow, or are padded."""
+    """Different kinds share one pool, so their pages must be of one size: smaller blocks grow, or
+    are padded.
+    """
     sizes = {int(s.page) for s in specs}
     if (
         len(sizes) == 1
@@ -264,7 +273,10 @@ Group = list[tuple[Spec, int]]
 
 
 def _grouped(specs: list[Spec], rules: PoolRules) -> list[Group]:
-    """Layers of one rule in groups of equal size; one group for all where they differ in page size alone."""
+    """Layers of one rule in groups of equal size.
+
+    One group for all where they differ in page size alone.
+    """
     if (
         len(
             {

@@ -1,7 +1,7 @@
 """Arrays through block formats and back: one scale for a block of numbers, codes for each.
 
-Sources: OCP Microscaling Formats v1.0 (MX); NVIDIA's NVFP4 (e4m3 scale per 16, one float32 scale per tensor);
-bitsandbytes 0.50 (NF4 and FP4 tables, absmax per 64); arXiv 2305.14314 (NF4).
+Sources: OCP Microscaling Formats v1.0 (MX); NVIDIA's NVFP4 (e4m3 scale per 16, one float32 scale
+per tensor); bitsandbytes 0.50 (NF4 and FP4 tables, absmax per 64); arXiv 2305.14314 (NF4).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from llmcalc.formats.floats import FLOATS
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A quantised array: what comes back, one scale and zero point per block, the codes, how many were clipped.
+    """A quantised array: what comes back, one scale and zero point per block, the codes, how many
+    were clipped.
 
-    ``values`` and ``codes`` have the array's own length, ``scales`` and ``zeros`` one number per block. Codes are
-    numbers of the element's format (6 for the largest of e2m1), or integers.
+    ``values`` and ``codes`` have the array's own length, ``scales`` and ``zeros`` one number per
+    block. Codes are numbers of the element's format (6 for the largest of e2m1), or integers.
     """
 
     values: Array
@@ -51,17 +52,24 @@ _ELEMENTS = {
 
 
 def largest(name: str) -> float:
-    """The largest magnitude of a Microscaling format's or NVFP4's element; beyond it a scaled number is clipped."""
+    """The largest magnitude of a Microscaling format's or NVFP4's element.
+
+    Beyond it a scaled number is clipped.
+    """
     element = "float4_e2m1" if name == "nvfp4" else _ELEMENTS[name][0]
     return 127 / 64 if element == "int8" else float(FLOATS[element].largest)
 
 
 RULES = ("floor", "ceil")
-"""How the shared exponent is found: OCP's floor(log2 amax) - emax, which clips; or the least that clips nothing."""
+"""How the shared exponent is found: OCP's floor(log2 amax) - emax, which clips; or the least that
+clips nothing.
+"""
 
 
 def micro(numbers: Array, name: str, rule: str = "floor") -> Coded:
-    """Blocks of 32 with a shared power of two; by the ``floor`` rule what exceeds the element's largest is clipped.
+    """Blocks of 32 with a shared power of two.
+
+    By the ``floor`` rule what exceeds the element's largest is clipped.
 
     >>> micro(np.array([960.0, 957.0]), "mxfp8_e4m3").values.tolist()
     [896.0, 896.0]
@@ -86,7 +94,8 @@ def micro(numbers: Array, name: str, rule: str = "floor") -> Coded:
 
 
 def nvfp4(numbers: Array, whole: float | None = None) -> Coded:
-    """Blocks of 16 numbers of e2m1, an e4m3 scale for each, and a float32 scale that uses e4m3 up to 448.
+    """Blocks of 16 numbers of e2m1, an e4m3 scale for each, and a float32 scale that uses e4m3 up
+    to 448.
 
     ``whole`` is the tensor's largest magnitude where the numbers are only some of it.
     """
@@ -108,7 +117,9 @@ NF4 = (
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-"""NF4's sixteen levels: quantiles of a normal distribution, with an exact zero (arXiv 2305.14314, appendix E)."""
+"""NF4's sixteen levels: quantiles of a normal distribution, with an exact zero (arXiv 2305.14314,
+appendix E).
+"""
 _FP4_HALF = (0.0, 0.0052083335, 0.16666667, 0.25, 0.33333334, 0.5, 0.6666667, 1.0)
 BNB_FP4 = tuple(sorted({-x for x in _FP4_HALF} | set(_FP4_HALF)))
 """bitsandbytes' FP4, which is not e2m1: its smallest level is 1/192."""
@@ -148,7 +159,10 @@ Quantise = Callable[[Array], Coded]
 
 
 def quantiser(name: str) -> Quantise | None:
-    """What makes a block format of a flat array, by its default rule; None for a format that is not described here."""
+    """What makes a block format of a flat array, by its default rule.
+
+    None for a format that is not described here.
+    """
     if name in _ELEMENTS:
         return partial(micro, name=name)
     if name in TABLES:

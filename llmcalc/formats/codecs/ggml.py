@@ -13,7 +13,10 @@ from llmcalc.text import shorten
 
 
 def dequantise(rows: NDArray[np.uint8], form: str, name: str) -> NDArray[np.float32]:
-    """Rows of a tensor's blocks as numbers; what gguf does not read, or no whole number of blocks, is an error."""
+    """Rows of a tensor's blocks as numbers.
+
+    What gguf does not read, or no whole number of blocks, is an error.
+    """
     try:
         import gguf
     except ImportError:
@@ -31,7 +34,9 @@ def dequantise(rows: NDArray[np.uint8], form: str, name: str) -> NDArray[np.floa
 
 
 def round_trip(numbers: Array, form: DType) -> Coded:
-    """A flat array quantised and read back; a format that gguf cannot write is an UnavailableError."""
+    """A flat array quantised and read back; a format that gguf cannot write is an
+    UnavailableError.
+    """
     try:
         import gguf
     except ImportError:

@@ -1,6 +1,7 @@
 """Integer quantisation step by step: scale, zero point, codes and what comes back.
 
-``q = round(x / s) + z``, clipped to the codes; ``x̂ = (q - z)·s``. Source: arXiv 1806.08342 (Krishnamoorthi 2018).
+``q = round(x / s) + z``, clipped to the codes; ``x̂ = (q - z)·s``. Source: arXiv 1806.08342
+(Krishnamoorthi 2018).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from llmcalc.formats.codecs.scalar import Array
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How codes lie on the numbers: symmetric around 0 on a restricted or the full range, or affine."""
+    """How codes lie on the numbers: symmetric around 0 on a restricted or the full range, or
+    affine.
+    """
 
     name: str
     bits: int
@@ -29,7 +32,9 @@ class Way:
 
 
 def ways(bits: int) -> list[Way]:
-    """The three in use. Restricted: -127..127, so that -x has a code where x has; full: -128..127."""
+    """The three in use. Restricted: -127..127, so that -x has a code where x has; full:
+    -128..127.
+    """
     top = 2 ** (bits - 1) - 1
     return [
         Way("symmetric, restricted", bits, -top, top),
@@ -41,8 +46,8 @@ def ways(bits: int) -> list[Way]:
 def quantise(numbers: Array, way: Way, block: int | None = None) -> Coded:
     """A flat array in blocks, or whole: one scale and zero point each; halves are rounded to even.
 
-    The affine range is widened to hold 0, as torch's observers do, so that 0 comes back exactly. An array of zeros has
-    scale 1.
+    The affine range is widened to hold 0, as torch's observers do, so that 0 comes back exactly. An
+    array of zeros has scale 1.
 
     >>> quantise(np.array([-1.0, -0.5, 0.3, 0.75]), ways(8)[0]).codes.tolist()
     [-127.0, -64.0, 38.0, 95.0]

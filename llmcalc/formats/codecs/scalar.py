@@ -1,4 +1,6 @@
-"""Arrays through a scalar float and back, by ml_dtypes and numpy, saturating: what a writer of weights does."""
+"""Arrays through a scalar float and back, by ml_dtypes and numpy, saturating: what a writer of
+weights does.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ KINDS: dict[str, Any] = {
 
 
 def stored(numbers: Array, name: str) -> Array:
-    """Finite numbers as the format holds them: to nearest, ties to even; beyond the largest they are the largest.
+    """Finite numbers as the format holds them: to nearest, ties to even.
+
+    Beyond the largest they are the largest.
 
     >>> stored(np.array([0.1, 465.0, 3e-3]), "float8_e4m3fn").tolist()
     [0.1015625, 448.0, 0.00390625]
