@@ -1,4 +1,4 @@
-"""Style: what has no weights and still decides what a model computes: norms, positions,
+"""Forward: what has no weights and still decides what a model computes: norms, positions,
 activations, how layers join.
 
 Counting never reads it; running a model (``llmcalc.live``) reads nothing else beside the list of
@@ -61,7 +61,7 @@ class Clamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class Forward:
     """What a family computes with its weights.
 
     ``scale`` multiplies the scores (None: one over the root of a head's width); ``caps`` are soft

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmcalc.families import families
+from llmcalc.families import registered
 
 
 def text() -> str:
     """The module's text, from the registrations themselves."""
     modules: dict[str, list[str]] = {}
-    for name, function in families().items():
-        modules.setdefault(function.__module__.rsplit(".", 1)[-1], []).append(name)
+    for name, module in registered().items():
+        modules.setdefault(module, []).append(name)
     lines = [
         (
             '"""Which module describes which ``model_type``; written by scripts/family_index.py,'
@@ -30,7 +30,7 @@ def text() -> str:
                 "'", '"'
             )
         )
-        if len(one) > 120:
+        if len(one) > 100:
             lines.append(f'    "{module}": (')
             lines += [f'        "{n}",' for n in names]
             lines.append("    ),")

@@ -12,16 +12,22 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmcalc.anatomy import Anatomy, Mixer, Part, Parts, Weight
 from llmcalc.config import Config
-from llmcalc.errors import ConfigError, InputError
+from llmcalc.errors import ConfigError, InputError, UnavailableError
 from llmcalc.families.index import MODULES
 from llmcalc.text import shorten
 
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
+
 Family = Callable[[Config], Parts]
+Runs = Callable[[Config], "Forward"]
 _FAMILIES: dict[str, Family] = {}
+_RUNS: dict[str, Runs] = {}
+_PLACES: dict[str, str] = {}
 _ARCHITECTURE_SUFFIXES = (
     "ForCausalLM",
     "LMHeadModel",
@@ -31,16 +37,53 @@ _ARCHITECTURE_SUFFIXES = (
 )
 
 
-def family(*model_types: str) -> Callable[[Family], Family]:
-    """Registers a function for some ``model_type``s."""
+def family(*model_types: str, where: str | None = None) -> Callable[[Family], Family]:
+    """Registers a function for some ``model_type``s.
+
+    A lineage that has another one's parts says so in its own module, with ``where=__name__``.
+    """
 
     def register(function: Family) -> Family:
+        module = (where or function.__module__).rsplit(".", 1)[-1]
         for name in model_types:
             assert name not in _FAMILIES, name
-            _FAMILIES[name] = function
+            _FAMILIES[name], _PLACES[name] = function, module
         return function
 
     return register
+
+
+def registered() -> Mapping[str, str]:
+    """Every known ``model_type`` with the module that describes it."""
+    families()
+    return _PLACES
+
+
+def runs(*model_types: str) -> Callable[[Runs], Runs]:
+    """Registers how some ``model_type``s are run."""
+
+    def register(function: Runs) -> Runs:
+        _RUNS.update(dict.fromkeys(model_types, function))
+        return function
+
+    return register
+
+
+def runnable() -> list[str]:
+    """Every ``model_type`` that can be run."""
+    families()
+    return sorted(_RUNS)
+
+
+def forward(c: Config) -> Forward:
+    """How that config's family computes; one that is only counted is an UnavailableError."""
+    find(c.family)
+    if c.family not in _RUNS:
+        raise UnavailableError(
+            f"running {c.family} is not supported: only its sizes are known",
+            hint=f"can be run: {', '.join(runnable())}",
+        )
+    return _RUNS[c.family](c)
 
 
 def find(name: str) -> Family | None:
@@ -55,7 +98,8 @@ def find(name: str) -> Family | None:
 def families() -> Mapping[str, Family]:
     """Every known ``model_type`` with its function."""
     for module in iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
+        if not module.ispkg:  # parts/ are no family
+            import_module(f"{__name__}.{module.name}")
     return _FAMILIES
 
 

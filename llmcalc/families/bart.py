@@ -1,14 +1,24 @@
-"""Encoder-decoders: BART and its kin, Whisper, ProphetNet, T5; and the decoders cut out of them."""
+"""BART and the encoder-decoders of its frame: mBART, Marian, Pegasus, ProphetNet, TrOCR."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmcalc.anatomy import Layers, Mixer, Parts
+from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import attention, embed, linear, norm, tensor
 from llmcalc.config import Config
 from llmcalc.dims import Dim
 from llmcalc.families import family
+from llmcalc.families.parts.encoder_decoder import (
+    cross,
+    decoder_stack,
+    encoder_stack,
+    feed_forward,
+    is_causal,
+    self_attention,
+    table,
+    width,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,72 +41,6 @@ FRAMES = {
     "blenderbot-small": Frame(0, True, False, True),
     "m2m_100": Frame(None, False, True, False),
 }
-
-
-def self_attention(
-    p: str, d: Dim, layers: Layers, k_bias: bool = True, role: str = "attn"
-) -> Parts:
-    """Four square projections with biases (Whisper's keys have none)."""
-    yield from linear(f"{p}.k_proj", d, d, f"{role}.k", layers, k_bias)
-    yield from linear(f"{p}.v_proj", d, d, f"{role}.v", layers, True)
-    yield from linear(f"{p}.q_proj", d, d, f"{role}.q", layers, True)
-    yield from linear(f"{p}.out_proj", d, d, f"{role}.o", layers, True)
-
-
-def feed_forward(p: str, d: Dim, d_ff: Dim, layers: Layers) -> Parts:
-    """fc1, fc2 and the norm that belongs to them."""
-    yield from linear(f"{p}.fc1", d_ff, d, "mlp.up", layers, True)
-    yield from linear(f"{p}.fc2", d, d_ff, "mlp.down", layers, True)
-    yield from norm(f"{p}.final_layer_norm", d, layers, bias=True)
-
-
-def cross(layers: Layers, n_heads: Dim, d_h: Dim, source: Dim | None = None) -> Mixer:
-    """Attention to the encoder: keys and values of every source token, kept as long as the answer
-    lasts.
-    """
-    return Mixer(
-        "cross", layers, n_heads, n_heads, d_h, d_h, n_heads * d_h, n_heads * d_h, max_source=source
-    )
-
-
-def encoder_stack(p: str, c: Config, d: Dim, k_bias: bool = True) -> Parts:
-    """BART's encoder layers."""
-    layers, block = (
-        Layers.all(
-            c.size("encoder_layers", None, "num_hidden_layers", "encoder_layers"),
-            "n_encoder_layers",
-        ),
-        f"{p}.layers.{{layer}}",
-    )
-    yield from self_attention(f"{block}.self_attn", d, layers, k_bias)
-    yield from norm(f"{block}.self_attn_layer_norm", d, layers, bias=True)
-    yield from feed_forward(block, d, c.encoder_ffn_dim, layers)
-
-
-def decoder_stack(
-    p: str, c: Config, d: Dim, k_bias: bool = True, source: Dim | None = None
-) -> Parts:
-    """BART's decoder layers: attention to itself, to the encoder, and the MLP."""
-    layers, block = Layers.all(c.decoder_layers, "n_decoder_layers"), f"{p}.layers.{{layer}}"
-    heads = c.decoder_attention_heads
-    d_h = Dim(int(d) // int(heads), "head_dim")
-    yield from self_attention(f"{block}.self_attn", d, layers, k_bias)
-    yield attention(layers, heads, heads, d_h, d_h)
-    yield from norm(f"{block}.self_attn_layer_norm", d, layers, bias=True)
-    yield from self_attention(f"{block}.encoder_attn", d, layers, k_bias, "cross")
-    yield cross(layers, heads, d_h, source)
-    yield from norm(f"{block}.encoder_attn_layer_norm", d, layers, bias=True)
-    yield from feed_forward(block, d, c.decoder_ffn_dim, layers)
-
-
-def table(name: str, c: Config, d: Dim, tied_to: str | None) -> Parts:
-    """A copy of the shared embedding."""
-    yield tensor(f"{name}.weight", (c.vocab, d), "lookup", "embed.token", tied_to=tied_to)
-
-
-def width(c: Config) -> Dim:
-    """d_model, the generic spelling first, as the reference resolves it."""
-    return c.size("d_model", None, "hidden_size", "d_model")
 
 
 @family(*FRAMES)
@@ -127,12 +71,6 @@ def bart(c: Config) -> Parts:
         yield tensor("final_logits_bias", (1, c.vocab), "add", "head", buffer=True)
 
 
-def is_causal(c: Config) -> bool:
-    """Whether only the decoder is meant."""
-    named = c.raw.get("architectures") or [""]
-    return str(named[0]).endswith("ForCausalLM")
-
-
 def prompts(c: Config, d: Dim) -> Parts:
     """MVP's prompts in the decoder, as the reference builds them."""
     out = c.decoder_layers * 2 * d
@@ -141,28 +79,6 @@ def prompts(c: Config, d: Dim) -> Parts:
         yield from embed(f"{p}.prompt_embedding", c.prompt_length, d, "prompt")
         yield from linear(f"{p}.prompt_trans.0", c.prompt_mid_dim, d, "prompt", bias=True)
         yield from linear(f"{p}.prompt_trans.2", out, c.prompt_mid_dim, "prompt", bias=True)
-
-
-@family("whisper")
-def whisper(c: Config) -> Parts:
-    """Whisper (arXiv 2212.04356): two convolutions over the sound, then BART's layers.
-
-    Keys have no bias.
-    """
-    d, source = width(c), c.max_source_positions
-    if not is_causal(c):
-        for name, channels in (("conv1", c.num_mel_bins), ("conv2", d)):
-            yield tensor(f"model.encoder.{name}.weight", (d, channels, 3), "conv", "conv")
-            yield tensor(f"model.encoder.{name}.bias", (d,), "add", "conv")
-        yield from embed("model.encoder.embed_positions", source, d, "embed.position")
-        yield from encoder_stack("model.encoder", c, d, False)
-        yield from norm("model.encoder.layer_norm", d, bias=True)
-    yield from embed("model.decoder.embed_tokens", c.vocab, d)
-    yield from embed("model.decoder.embed_positions", c.max_target_positions, d, "embed.position")
-    yield from decoder_stack("model.decoder", c, d, False, source)
-    yield from norm("model.decoder.layer_norm", d, bias=True)
-    to = "model.decoder.embed_tokens.weight" if c.tied else None
-    yield tensor("proj_out.weight", (c.vocab, d), "matmul", "head", tied_to=to)
 
 
 @family("trocr")
@@ -241,75 +157,3 @@ def prophet_attention(p: str, d: Dim, layers: Layers, role: str) -> Parts:
     """Four square projections under ProphetNet's names."""
     for name, short in (("key", "k"), ("value", "v"), ("query", "q"), ("out", "o")):
         yield from linear(f"{p}.{name}_proj", d, d, f"{role}.{short}", layers, True)
-
-
-@family("t5", "mt5", "umt5")
-def t5(c: Config) -> Parts:
-    """T5 (arXiv 1910.10683), T5 1.1, Flan, mT5: no biases, positions as one table of buckets per
-    stack.
-    """
-    d, a = c.size("d_model", None, "hidden_size", "d_model"), c.n_heads * c.head_dim
-    named = str((c.raw.get("architectures") or [""])[0])
-    yield from embed("shared", c.vocab, d)
-    layers = Layers.all(c.n_layers, "n_encoder_layers")
-    yield from table("encoder.embed_tokens", c, d, "shared.weight")
-    yield from t5_attention(
-        c, "encoder.block.{layer}.layer.0.SelfAttention", a, layers, c.family == "umt5"
-    )
-    yield from norm("encoder.block.{layer}.layer.0.layer_norm", d, layers)
-    yield from t5_mlp(c, "encoder.block.{layer}.layer.1", layers)
-    yield from norm("encoder.final_layer_norm", d)
-    if named.endswith("EncoderModel"):
-        return
-    layers = Layers.all(c.size("num_decoder_layers", int(c.n_layers)), "n_decoder_layers")
-    yield from table("decoder.embed_tokens", c, d, "shared.weight")
-    yield from t5_attention(
-        c, "decoder.block.{layer}.layer.0.SelfAttention", a, layers, c.family == "umt5"
-    )
-    yield attention(layers, c.n_heads, c.n_heads, c.head_dim, c.head_dim)
-    yield from norm("decoder.block.{layer}.layer.0.layer_norm", d, layers)
-    p = "decoder.block.{layer}.layer.1"
-    for name in "qkvo":
-        shape = (d, a) if name == "o" else (a, d)
-        yield from linear(f"{p}.EncDecAttention.{name}", *shape, f"cross.{name}", layers)
-    yield cross(layers, c.n_heads, c.head_dim)
-    yield from norm(f"{p}.layer_norm", d, layers)
-    yield from t5_mlp(c, "decoder.block.{layer}.layer.2", layers)
-    yield from norm("decoder.final_layer_norm", d)
-    tied = c.flag("tie_word_embeddings", True)
-    yield tensor(
-        "lm_head.weight", (c.vocab, d), "matmul", "head", tied_to="shared.weight" if tied else None
-    )
-
-
-def t5_attention(c: Config, p: str, a: Dim, layers: Layers, every: bool) -> Parts:
-    """T5's attention.
-
-    The table of relative positions stands in the first block (in every one of UMT5's).
-    """
-    for name in "qkvo":
-        shape = (c.size("d_model", None, "hidden_size", "d_model"), a)
-        yield from linear(
-            f"{p}.{name}", *(shape if name == "o" else shape[::-1]), f"attn.{name}", layers
-        )
-    first = layers if every else layers.where("n_first_layers", lambda i: i == 0)
-    buckets = c.relative_attention_num_buckets
-    yield from embed(f"{p}.relative_attention_bias", buckets, c.n_heads, "embed.position", first)
-
-
-def t5_mlp(c: Config, p: str, layers: Layers) -> Parts:
-    """T5's MLP, gated from version 1.1 on."""
-    d, d_ff = c.size("d_model", None, "hidden_size", "d_model"), c.size("d_ff", None, "d_ff")
-    gated = c.raw.get("is_gated_act")
-    if gated is None:
-        gated = str(c.get("feed_forward_proj", "relu")).split("-")[0] == "gated"
-    for name in ("wi_0", "wi_1") if gated else ("wi",):
-        yield from linear(
-            f"{p}.DenseReluDense.{name}",
-            d_ff,
-            d,
-            "mlp.gate" if name == "wi_0" else "mlp.up",
-            layers,
-        )
-    yield from linear(f"{p}.DenseReluDense.wo", d, d_ff, "mlp.down", layers)
-    yield from norm(f"{p}.layer_norm", d, layers)

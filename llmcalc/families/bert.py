@@ -1,4 +1,4 @@
-"""Encoders: BERT and its kin. They keep no cache unless their config makes them decoders."""
+"""BERT and the encoders after it: RoBERTa to ModernBERT."""
 
 from __future__ import annotations
 

@@ -1,20 +1,15 @@
-"""DeepSeek's line: latent attention, routed experts with shared ones, leading dense layers.
-
-Later a sparse indexer.
-"""
+"""DeepSeek: from the first to V3.2, latent attention and experts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from math import log
 
-from llmcalc.anatomy import Layers, Parts, Weight
-from llmcalc.blocks import embed, latent_mixer, linear, lm_head, mla, norm, tie
+from llmcalc.anatomy import Layers, Parts
+from llmcalc.blocks import gqa
 from llmcalc.config import Config
-from llmcalc.dims import Dim
-from llmcalc.families import family
-from llmcalc.families.frame import (
+from llmcalc.families import family, runs
+from llmcalc.families.parts.frame import (
     ATTENTION,
-    BLOCK,
     FeedForward,
     dense_first,
     gated,
@@ -22,11 +17,9 @@ from llmcalc.families.frame import (
     routed_with_shared,
     split,
 )
-
-
-def latent(c: Config, layers: Layers, window: Dim | None) -> Parts:
-    """Latent attention under the usual names."""
-    return mla(ATTENTION, c, layers, window, c.flag("attention_bias"))
+from llmcalc.families.parts.latent import latent, sparse_attention, sparse_layers
+from llmcalc.families.parts.running import common, first_given, number, rotary
+from llmcalc.forward import Forward, Router
 
 
 @family("deepseek_v2")
@@ -50,84 +43,6 @@ def deepseek_v3(c: Config) -> Parts:
     yield from pre_norm(c, lambda layers, window: latent(c, layers, window), feed_forward)
 
 
-def sparse_layers(c: Config, fallback: list[str]) -> list[str]:
-    """``mlp_layer_types``, else ``fallback``."""
-    return c.kinds("mlp_layer_types") or fallback
-
-
-def first_dense(c: Config) -> list[str]:
-    """Leading dense layers, then experts every ``moe_layer_freq`` layers."""
-    first, freq = c.size("n_dense_layers", 1, least=0), c.size("moe_layer_freq", 1)
-    return ["sparse" if i >= first and i % freq == 0 else "dense" for i in range(c.layers)]
-
-
-@family("glm4_moe_lite")
-def glm4_moe_lite(c: Config) -> Parts:
-    """GLM-4.7-Flash:
-
-    DeepSeek's blocks; only the first layer is dense unless the config lists others.
-    """
-    kinds = sparse_layers(c, ["dense"] + ["sparse"] * (c.layers - 1))
-    moe = split(
-        lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers)
-    )
-    yield from pre_norm(c, lambda layers, window: latent(c, layers, window), moe)
-
-
-@family("axk1")
-def axk1(c: Config) -> Parts:
-    """A.X K1: DeepSeek-V3 with one more norm after the experts."""
-    kinds = sparse_layers(c, first_dense(c))
-
-    def moe(layers: Layers) -> Parts:
-        yield from routed_with_shared(c, layers)
-        yield from norm(f"{BLOCK}.post_mlp_layernorm", c.d_model, layers)
-
-    yield from pre_norm(
-        c,
-        lambda layers, window: latent(c, layers, window),
-        split(lambda i: kinds[i] != "sparse", gated(c), moe),
-    )
-
-
-@family("youtu")
-def youtu(c: Config) -> Parts:
-    """Youtu-LLM: latent attention with a dense MLP."""
-    yield from pre_norm(c, lambda layers, window: latent(c, layers, window), gated(c))
-
-
-@family("minicpm3")
-def minicpm3(c: Config) -> Parts:
-    """MiniCPM3: latent attention, value heads of d_model / n_heads unless given."""
-    if c.get("v_head_dim") is None:
-        c = Config({**c.raw, "v_head_dim": int(c.d_model) // int(c.n_heads)}, defaults=c.defaults)
-    yield from pre_norm(
-        c, lambda layers, window: latent(c, layers, window), gated(c, c.flag("mlp_bias"))
-    )
-
-
-def indexer(c: Config, layers: Layers) -> Parts:
-    """DeepSeek Sparse Attention's indexer: small heads that choose the tokens a query sees."""
-    p, heads, width = f"{ATTENTION}.indexer", c.index_n_heads, c.index_head_dim
-    yield from linear(f"{p}.wq_b", heads * width, c.q_lora_rank, "attn.index_q", layers)
-    yield from linear(f"{p}.wk", width, c.d_model, "attn.index_k", layers)
-    yield from norm(f"{p}.k_norm", width, layers, bias=True, role="attn.index_norm")
-    yield from linear(f"{p}.weights_proj", heads, c.d_model, "attn.index_weights", layers)
-
-
-def sparse_attention(c: Config, layers: Layers, indexed: Layers) -> Parts:
-    """Latent attention whose layers in ``indexed`` have an indexer and keep its keys."""
-    for part in latent(c, layers, None):
-        if isinstance(part, Weight):
-            yield part
-            continue
-        yield from indexer(c, indexed)
-        others = layers.where("n_plain_layers", lambda i: i not in indexed.indices)
-        yield latent_mixer(c, indexed, None, c.index_head_dim)
-        if others.indices:
-            yield latent_mixer(c, others)
-
-
 @family("deepseek_v32")
 def deepseek_v32(c: Config) -> Parts:
     """DeepSeek-V3.2: V3 with an indexer in every layer."""
@@ -139,60 +54,54 @@ def deepseek_v32(c: Config) -> Parts:
     yield from pre_norm(c, lambda layers, _: sparse_attention(c, layers, layers), moe, frozenset())
 
 
-@family("glm_moe_dsa")
-def glm_moe_dsa(c: Config) -> Parts:
-    """GLM-5: DeepSeek-V3.2 whose indexer is shared by runs of layers."""
-    first = c.size("n_dense_layers", 0, least=0)
-    kinds = sparse_layers(c, ["dense" if i < first else "sparse" for i in range(c.layers)])
-    moe = split(
-        lambda i: kinds[i] != "sparse", gated(c), lambda layers: routed_with_shared(c, layers)
+@family("deepseek")
+def deepseek_v1(c: Config) -> Parts:
+    """DeepSeekMoE 16B (arXiv 2401.06066) and DeepSeek LLM: ordinary attention, routed and shared
+    experts.
+    """
+    bias, first, every = (
+        c.flag("attention_bias"),
+        c.size("n_dense_layers", 0, least=0),
+        c.size("moe_layer_freq", 1),
     )
-    own = index_owners(c)
+    sparse = c.optional("n_experts")
 
-    def attend(layers: Layers, _: Dim | None) -> Parts:
-        return sparse_attention(c, layers, layers.where("n_indexed_layers", lambda i: own[i]))
+    def moe(layers: Layers) -> Parts:
+        whole = (
+            c
+            if c.raw.get("n_shared_experts") is not None
+            else Config({**c.raw, "n_shared_experts": 0}, defaults=c.defaults)
+        )
+        yield from routed_with_shared(whole, layers, None)
 
-    yield from pre_norm(c, attend, moe, frozenset())
-
-
-def index_owners(c: Config) -> list[bool]:
-    """Which layers compute their own index, by list, by pattern or by frequency."""
-    kinds = c.kinds("indexer_types")
-    if kinds:
-        return [kind != "shared" for kind in kinds]
-    pattern = c.get("index_topk_pattern")
-    if pattern:
-        return [pattern[i] not in ("S", "shared") for i in range(c.layers)]
-    offset, freq = c.get("index_skip_topk_offset", 2), max(c.get("index_topk_freq", 1) or 1, 1)
-    offset = 2 if offset is None else offset
-    return [max(i - offset + 1, 0) % freq == 0 for i in range(c.layers)]
+    yield from pre_norm(
+        c,
+        lambda layers, window: gqa(ATTENTION, c, layers, window, bias),
+        split(lambda i: not sparse or i < first or i % every != 0, gated(c), moe),
+    )
 
 
-@family("axk2")
-def axk2(c: Config) -> Parts:
-    """A.X K2: sparse attention with an output gate, and norms with a low-rank gate."""
-    d, layers, ql = c.d_model, Layers.all(c.n_layers), c.q_lora_rank
-    kinds = sparse_layers(c, first_dense(c))
-    sparse = layers.where("n_moe_layers", lambda i: kinds[i] == "sparse")
-    dense = layers.where("n_dense_layers", lambda i: kinds[i] != "sparse")
-    width = c.n_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim)
-    yield from embed("model.embed_tokens", c.vocab, d)
-    yield from gated_norm(c, f"{BLOCK}.input_layernorm", layers)
-    for part in sparse_attention(c, layers, layers):
-        if isinstance(part, Weight) and part.role == "attn.q_b":
-            part = replace(part, shape=(width, 2 * ql))
-        yield part
-    yield from gated_norm(c, f"{BLOCK}.post_attention_layernorm", sparse)
-    if dense.indices:
-        yield from norm(f"{BLOCK}.post_attention_layernorm", d, dense)
-        yield from gated(c)(dense)
-    yield from routed_with_shared(c, sparse)
-    yield from norm("model.norm", d)
-    yield from lm_head("lm_head", c.vocab, d, tie(c))
+@runs("deepseek_v2", "deepseek_v3")
+def deepseek_runs(c: Config) -> Forward:
+    """DeepSeek-V2 and V3: latent attention, experts in groups; YaRN also scales the scores."""
+    third = c.family == "deepseek_v3"
+    turn = rotary(
+        c, int(c.qk_rope_head_dim), interleaved=not third or c.flag("rope_interleave", True)
+    )
+    scale = float(int(c.qk_nope_head_dim) + int(c.qk_rope_head_dim)) ** -0.5
+    stretch, weight = turn.settings.get("factor"), turn.settings.get("mscale_all_dim")
+    if turn.kind != "default" and weight and stretch and stretch > 1:
+        scale *= (0.1 * weight * log(stretch) + 1.0) ** 2
+    return common(c, rotary=turn, scale=scale, router=_deepseek_router(c, third))
 
 
-def gated_norm(c: Config, p: str, layers: Layers) -> Parts:
-    """A norm multiplied by a low-rank sigmoid gate of itself."""
-    yield from norm(f"{p}.norm", c.d_model, layers)
-    yield from linear(f"{p}.W_down", c.gated_norm_rank, c.d_model, "norm.gate", layers)
-    yield from linear(f"{p}.W_up", c.d_model, c.gated_norm_rank, "norm.gate", layers)
+def _deepseek_router(c: Config, third: bool) -> Router:
+    grouped = third or first_given(c, ("topk_method",), "greedy") == "group_limited_greedy"
+    return Router(
+        scores="sigmoid" if third else "softmax",
+        normalise=third and c.flag("norm_topk_prob", True),
+        scale=number(c, "routed_scaling_factor"),
+        groups=int(first_given(c, ("n_group",), 1)) if grouped else 1,
+        kept=int(first_given(c, ("topk_group",), 1)) if grouped else 1,
+        group_best=2 if third else 1,
+    )

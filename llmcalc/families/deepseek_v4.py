@@ -1,6 +1,4 @@
-"""DeepSeek-V4: one wide key for all heads, caches that compress old tokens, residuals in several
-streams.
-"""
+"""DeepSeek-V4: compressed attention and hyper-connections."""
 
 from __future__ import annotations
 
@@ -12,9 +10,11 @@ from llmcalc.config import Config
 from llmcalc.dims import Dim
 from llmcalc.errors import ConfigError
 from llmcalc.families import family
-from llmcalc.families.frame import BLOCK
+from llmcalc.families.parts.frame import BLOCK
 
 CSA, HCA = "compressed_sparse_attention", "heavily_compressed_attention"
+
+
 ATTN = f"{BLOCK}.attn"
 
 

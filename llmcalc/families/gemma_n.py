@@ -1,7 +1,4 @@
-"""Gemma 3n and 4: late layers read an earlier layer's cache.
-
-Embeddings per layer; Gemma 4 sees and hears.
-"""
+"""Google: Gemma 3n and 4, which share caches and add inputs to every layer."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from llmcalc.config import Config
 from llmcalc.dims import Dim
 from llmcalc.errors import ConfigError
 from llmcalc.families import family, inner
-from llmcalc.families.frame import ATTENTION, BLOCK, MLP
-from llmcalc.families.multimodal import text_of
-from llmcalc.families.towers import named
+from llmcalc.families.parts.frame import ATTENTION, BLOCK, MLP
+from llmcalc.families.parts.towers import named
+from llmcalc.families.parts.wrapper import text_of
 
 _NORMS = ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 

@@ -1,4 +1,4 @@
-"""Phi-4-multimodal (arXiv 2503.01743): SigLIP, a conformer, and Phi-4-mini's decoder."""
+"""Microsoft: Phi-4 with pictures and sound."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from llmcalc.blocks import by_window, embed, fused_swiglu, linear, lm_head, norm
 from llmcalc.config import Config
 from llmcalc.dims import Dim
 from llmcalc.families import family, inner
-from llmcalc.families.frame import BLOCK, MLP
-from llmcalc.families.olmo import fused_attention
-from llmcalc.families.towers import named, siglip
+from llmcalc.families.parts.frame import BLOCK, MLP, fused_attention
+from llmcalc.families.parts.towers import named, siglip
 
 EXTEND = "model.embed_tokens_extend"
 

@@ -1,27 +1,19 @@
-"""Qwen 2 to 3 and the models that share their blocks."""
+"""Alibaba: Qwen 1 to 3, dense and with experts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 from llmcalc.anatomy import Layers, Parts
-from llmcalc.blocks import gqa, gqa_normed, linear, swiglu
+from llmcalc.blocks import attention, embed, gqa, gqa_normed, linear, lm_head, norm, swiglu, tie
 from llmcalc.config import Config
-from llmcalc.families import family
-from llmcalc.families.frame import ATTENTION, MLP, gated, pre_norm, routed, split
-
-
-def late_windows(c: Config) -> frozenset[int]:
-    """Qwen's windows: off unless ``use_sliding_window``, then from ``max_window_layers`` on."""
-    if not (c.flag("use_sliding_window") and c.optional("window")):
-        return (
-            c.sliding(lambda i: False)
-            if c.get("layer_types") and c.optional("window")
-            else frozenset()
-        )
-    first = c.size("max_window_layers", 0, least=0)
-    return c.sliding(lambda i: i >= first)
+from llmcalc.families import family, runs
+from llmcalc.families.llama import llama_runs
+from llmcalc.families.parts.checks import refuse
+from llmcalc.families.parts.frame import ATTENTION, MLP, gated, pre_norm, routed, split
+from llmcalc.families.parts.running import normalised
+from llmcalc.families.parts.windows import dense_layers, late_windows
+from llmcalc.forward import Forward
 
 
 @family("qwen2", "mimo")
@@ -45,13 +37,6 @@ def qwen3(c: Config) -> Parts:
         gated(c),
         late_windows(c),
     )
-
-
-def dense_layers(c: Config) -> Callable[[int], bool]:
-    """Qwen's rule for layers without experts: listed ones, and those that the sparse step skips."""
-    listed: Any = c.get("mlp_only_layers") or []
-    step = c.size("decoder_sparse_step", 1)
-    return lambda i: i in listed or (i + 1) % step != 0
 
 
 @family("qwen2_moe")
@@ -90,18 +75,35 @@ def qwen3_moe(c: Config) -> Parts:
     )
 
 
-@family("mellum")
-def mellum(c: Config) -> Parts:
-    """Mellum 2: Qwen3's blocks, experts where ``mlp_layer_types`` says so."""
-    kinds = c.kinds("mlp_layer_types") or ["sparse"] * c.layers
-    bias = c.flag("attention_bias")
-    yield from pre_norm(
-        c,
-        lambda layers, window: gqa_normed(ATTENTION, c, layers, window, bias),
-        split(
-            lambda i: kinds[i] != "sparse",
-            gated(c),
-            lambda layers: routed(c, layers, c.d_ff_expert),
-        ),
-        c.sliding(lambda i: False),
+@family("qwen")
+def qwen1(c: Config) -> Parts:
+    """Qwen 1 (arXiv 2309.16609): each half of the given inner width is one of the two gates."""
+    refuse(c, "visual", "vision towers")
+    refuse(c, "audio", "audio towers")
+    d, layers, block = c.d_model, Layers.all(c.n_layers), "transformer.h.{layer}"
+    d_h, bias, half = (
+        c.size("head_dim", 128, "kv_channels"),
+        not c.flag("no_bias", True),
+        c.d_ff // 2,
     )
+    a = c.n_heads * d_h
+    yield from embed("transformer.wte", c.vocab, d)
+    yield from norm(f"{block}.ln_1", d, layers)
+    yield from linear(f"{block}.attn.c_attn", 3 * a, d, "attn.qkv", layers, True)
+    yield attention(layers, c.n_heads, c.n_heads, d_h, d_h)
+    yield from linear(f"{block}.attn.c_proj", d, a, "attn.o", layers, bias)
+    yield from norm(f"{block}.ln_2", d, layers)
+    yield from linear(f"{block}.mlp.w1", half, d, "mlp.up", layers, bias)
+    yield from linear(f"{block}.mlp.w2", half, d, "mlp.gate", layers, bias)
+    yield from linear(f"{block}.mlp.c_proj", d, half, "mlp.down", layers, bias)
+    yield from norm("transformer.ln_f", d)
+    yield from lm_head("lm_head", c.vocab, d, tie(c, "transformer.wte.weight"))
+
+
+@runs("qwen3_moe", "qwen2_moe")
+def qwen3_moe_runs(c: Config) -> Forward:
+    """Qwen and OLMoE with experts: probabilities over all, made to sum to one by flag."""
+    return replace(llama_runs(c), router=normalised(c.flag("norm_topk_prob")))
+
+
+runs("qwen2", "qwen3")(llama_runs)

@@ -1,9 +1,8 @@
-"""The cache of a run, as the list of parts describes it: keys and values of the tokens that a query
-can see.
+"""The cache of a run: keys and values of the tokens that a query can see.
 
 A layer with a window keeps ``min(tokens, window)`` tokens, latent attention its latent and one
-rotary key, a recurrent layer its states: the bytes are those of ``calc.cache.plain.formula`` at the
-capacity that was asked for.
+rotary key, a recurrent layer its states. The bytes are those that the engine ``formula`` counts at
+the capacity that was asked for.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from llmcalc.live.files import held_bytes
 
 @dataclass(slots=True)
 class Kept:
-    """What one layer keeps: two buffers (B, H, slots, D) in which the token at place p lies in slot
-    p mod slots.
+    """What one layer keeps: keys (B, n_kv, slots, d_h) and values (B, n_kv, slots, d_v).
+
+    The token at place p lies in slot p mod slots.
     """
 
     keys: Tensor
@@ -45,50 +45,56 @@ class Kept:
         new, slots = keys.shape[2], self.slots
         if self.length + new <= slots:
             self._write(keys, values)
-            return self.keys[:, :, : self.length], self.values[:, :, : self.length], self.places()
+            held = self.length
+            return self.keys[:, :, :held], self.values[:, :, :held], self.places()
         if new == 1:
             self._write(keys, values)
             return self.keys, self.values, self.places()
-        places = torch.cat(
-            (self.places(), torch.arange(self.length, self.length + new, device=keys.device))
-        )
+        # a query may see what the newest tokens push out: join first, write afterwards
         held = min(self.length, slots)
-        seen = (
-            torch.cat((self.keys[:, :, :held], keys), 2),
-            torch.cat((self.values[:, :, :held], values), 2),
-        )
+        newest = torch.arange(self.length, self.length + new, device=keys.device)
+        places = torch.cat((self.places(), newest))  # (held + T)
+        all_keys = torch.cat((self.keys[:, :, :held], keys), 2)  # (B, n_kv, held + T, d_h)
+        all_values = torch.cat((self.values[:, :, :held], values), 2)  # (B, n_kv, held + T, d_v)
         self._write(keys, values)
-        return *seen, places
+        return all_keys, all_values, places
 
     def places(self) -> Tensor:
         """The place of the token in each slot that is filled."""
-        at, slots = torch.arange(min(self.length, self.slots), device=self.keys.device), self.slots
-        return at if self.length <= slots else at + slots * ((self.length - 1 - at) // slots)
+        slots = self.slots
+        slot = torch.arange(min(self.length, slots), device=self.keys.device)
+        if self.length <= slots:
+            return slot
+        rounds = (self.length - 1 - slot) // slots  # how often each slot was written anew
+        return slot + slots * rounds
 
     def _write(self, keys: Tensor, values: Tensor) -> None:
+        """Puts new tokens into their slots; of more than fit, the last ones."""
         new, slots = keys.shape[2], self.slots
-        first = max(0, new - slots)
-        at = self.length + first
-        if at % slots + new - first <= slots:
-            begin = at % slots
-            self.keys[:, :, begin : begin + new - first] = keys[:, :, first:]
-            self.values[:, :, begin : begin + new - first] = values[:, :, first:]
+        skipped = max(0, new - slots)
+        first = self.length + skipped
+        begin = first % slots
+        end = begin + new - skipped
+        if end <= slots:
+            self.keys[:, :, begin:end] = keys[:, :, skipped:]
+            self.values[:, :, begin:end] = values[:, :, skipped:]
         else:
-            where = torch.arange(at, self.length + new, device=keys.device) % slots
-            self.keys[:, :, where] = keys[:, :, first:]
-            self.values[:, :, where] = values[:, :, first:]
+            # they go on at the front of the buffer
+            where = torch.arange(first, self.length + new, device=keys.device) % slots
+            self.keys[:, :, where] = keys[:, :, skipped:]
+            self.values[:, :, where] = values[:, :, skipped:]
         self.length += new
 
 
 @dataclass(slots=True)
 class States:
-    """What a recurrent layer keeps: the last columns of its convolution (B, C, K), and its state
-    (B, C, N).
+    """What a recurrent layer keeps: the last columns of its convolution, and its state.
+
+    ``conv`` is (B, d_in, K), ``recurrent`` (B, d_in, N).
     """
 
     conv: Tensor
     recurrent: Tensor
-    begun: bool = False
 
 
 Layer = Kept | States
@@ -105,17 +111,21 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.batch, self.capacity, self.length = batch, capacity, 0
+        self.batch = batch
+        self.capacity = capacity
+        self.length = 0
         self.layers = [_layer(m, batch, capacity, dtype, device) for m in mixers]
         self.valid: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
         """Every buffer."""
-        return [
-            t
-            for x in self.layers
-            for t in ((x.keys, x.values) if isinstance(x, Kept) else (x.conv, x.recurrent))
-        ]
+        found: list[Tensor] = []
+        for layer in self.layers:
+            if isinstance(layer, Kept):
+                found += [layer.keys, layer.values]
+            else:
+                found += [layer.conv, layer.recurrent]
+        return found
 
     @property
     def n_bytes(self) -> int:
@@ -126,6 +136,8 @@ class Cache:
 def _layer(
     mixer: Mixer, batch: int, capacity: int, dtype: torch.dtype, device: torch.device
 ) -> Layer:
+    """The empty buffers of one layer."""
+
     def empty(*shape: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.zeros(*shape, dtype=kind, device=device)
 
@@ -133,23 +145,19 @@ def _layer(
         conv, recurrent = mixer.states
         fixed = torch.float32 if recurrent.dtype == "float32" else dtype
         return States(
-            empty(batch, int(conv.channels), int(conv.width)),
-            empty(batch, int(recurrent.channels), int(recurrent.width), kind=fixed),
+            empty(batch, int(conv.channels), int(conv.width)),  # (B, d_in, K)
+            empty(batch, int(recurrent.channels), int(recurrent.width), kind=fixed),  # (B, d_in, N)
         )
     seen = mixer.window or mixer.sight
     window = int(seen) if seen is not None else None
     slots = capacity if window is None else min(window, capacity)
     if mixer.kind == "latent":
-        keys, values = (
-            empty(batch, 1, slots, int(mixer.keys)),
-            empty(batch, 1, slots, int(mixer.values)),
-        )
+        keys = empty(batch, 1, slots, int(mixer.keys))  # (B, 1, slots, r_kv)
+        values = empty(batch, 1, slots, int(mixer.values))  # (B, 1, slots, d_r)
     else:
         heads = int(mixer.n_kv_heads)
-        keys, values = (
-            empty(batch, heads, slots, int(mixer.d_qk)),
-            empty(batch, heads, slots, int(mixer.d_v)),
-        )
+        keys = empty(batch, heads, slots, int(mixer.d_qk))  # (B, n_kv, slots, d_h)
+        values = empty(batch, heads, slots, int(mixer.d_v))  # (B, n_kv, slots, d_v)
     return Kept(keys, values, window)
 
 
@@ -162,28 +170,29 @@ _ANY = (
 
 
 def allocate(anatomy: Anatomy, load: Load, engine: str, device: torch.device) -> list[Tensor]:
-    """Every buffer of a model's cache at that load, really allocated: as we hold it, or as
-    transformers does.
+    """Every buffer of a model's cache at that load, really allocated.
 
-    transformers keeps one token less than the window where it grows as it goes, and Falcon's heads
-    repeated.
+    As we hold it, or as transformers does: that keeps one token less than the window where it
+    grows as it goes, and Falcon's heads repeated.
     """
     if engine not in ("formula", "transformers"):
         raise UnavailableError(
             f"{engine} allocates its own pool, which is not made here",
             hint="--engine formula or transformers can be allocated and measured",
         )
-    keys, values, states = (
-        _plain(k.name) for k in (load.key_dtype, load.value_dtype, load.state_dtype)
-    )
+    as_transformers = engine == "transformers"
+    wanted = (load.key_dtype, load.value_dtype, load.state_dtype)
+    kinds = tuple(_plain(kind.name) for kind in wanted)
     found: list[Tensor] = []
     for m in anatomy.mixers:
         if m.kind == "compressed" or load.tp > 1:
             raise UnavailableError(
                 f"a cache of kind {m.kind} over {load.tp} ranks is not allocated here"
             )
-        for _ in m.layers.indices if m.kind not in ("none", "shared") else ():
-            found += _buffers(m, load, engine == "transformers", (keys, values, states), device)
+        if m.kind in ("none", "shared"):
+            continue
+        for _ in m.layers.indices:
+            found += _buffers(m, load, as_transformers, kinds, device)
     return found
 
 
@@ -200,32 +209,26 @@ def _buffers(
     kinds: tuple[torch.dtype, ...],
     device: torch.device,
 ) -> list[Tensor]:
-    """What one layer holds for all sequences."""
+    """What one layer holds for all sequences; ``kinds`` are of keys, values and states."""
     keys, values, states = kinds
     batch = int(load.batch)
-    found = [
-        torch.zeros(
-            batch,
-            int(s.channels),
-            int(s.width),
-            dtype=_plain(s.dtype) if s.dtype else states,
-            device=device,
-        )
-        for s in m.states
-    ]
+
+    def empty(*shape: int, kind: torch.dtype) -> Tensor:
+        return torch.zeros(batch, *shape, dtype=kind, device=device)
+
+    found: list[Tensor] = []
+    for state in m.states:
+        kind = _plain(state.dtype) if state.dtype else states
+        found.append(empty(int(state.channels), int(state.width), kind=kind))  # (B, d_in, K or N)
     if m.per_token:
         slots = _slots(m, load, as_transformers)
-        heads = (
-            (int(m.cached_heads) * int(m.d_qk), int(m.cached_heads) * int(m.d_v))
-            if m.cached_heads
-            else None
-        )
-        widths = heads if heads is not None and as_transformers else (int(m.keys), int(m.values))
-        found += [
-            torch.zeros(batch, slots, w, dtype=k, device=device)
-            for w, k in zip(widths, (keys, values), strict=True)
-        ]
-        found.append(torch.zeros(batch, slots, int(m.index_keys), dtype=keys, device=device))
+        key_width, value_width = int(m.keys), int(m.values)
+        if as_transformers and m.cached_heads:
+            key_width = int(m.cached_heads) * int(m.d_qk)
+            value_width = int(m.cached_heads) * int(m.d_v)
+        found.append(empty(slots, key_width, kind=keys))  # (B, slots, n_kv·d_h or r_kv)
+        found.append(empty(slots, value_width, kind=values))  # (B, slots, n_kv·d_v or d_r)
+        found.append(empty(slots, int(m.index_keys), kind=keys))
     return found
 
 
@@ -237,7 +240,9 @@ def _slots(m: Mixer, load: Load, as_transformers: bool) -> int:
     tokens = int(load.context)
     window = m.window if as_transformers else m.window or m.sight
     if window is not None:
-        tokens = min(tokens, int(window) - (1 if as_transformers and not load.static else 0))
+        # DynamicSlidingWindowLayer keeps one less: transformers 5.24, cache_utils.py
+        less = 1 if as_transformers and not load.static else 0
+        tokens = min(tokens, int(window) - less)
     if m.max_source is not None:
         tokens = min(tokens, int(m.max_source))
     return max(tokens, 0) + int(m.extra_tokens or 0)

@@ -12,8 +12,8 @@ import torch
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.families.runs import style
-from llmcalc.forward import Style
+from llmcalc.families import forward
+from llmcalc.forward import Forward
 from llmcalc.live.device import DTYPES, choose, float_dtype
 from llmcalc.live.files import Files
 from llmcalc.live.measure import available
@@ -57,7 +57,7 @@ def load(
             hint="name a directory, .safetensors or .gguf file; without a model the toy one is run",
         )
     anatomy = _runnable(model)
-    found_style = style(model.config)
+    found_style = forward(model.config)
     place = choose(device)
     ranks = together(anatomy, found_style, tp, place) if tp > 1 else ALONE
     kind = float_dtype(wanted) if wanted else _own_dtype(model, place)
@@ -86,7 +86,7 @@ def _runnable(model: Model) -> Anatomy:
     return replace(model.anatomy, parts=parts)
 
 
-def _with_factors(found: Style, files: Files) -> Style:
+def _with_factors(found: Forward, files: Files) -> Forward:
     """The style with the frequencies' factors that a GGUF holds as a tensor (Llama 3.1
     and later).
     """

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.forward import Style
+from llmcalc.forward import Forward
 from llmcalc.parallel import SPLIT
 
 
@@ -103,7 +103,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def together(anatomy: Anatomy, style: Style, tp: int, device: torch.device) -> Ranks:
+def together(anatomy: Anatomy, style: Forward, tp: int, device: torch.device) -> Ranks:
     """This process's place among those that torchrun started.
 
     Without them an UnavailableError says how to start.

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.forward import Style
-from llmcalc.live.attention import Pass, Watch, attend
+from llmcalc.forward import Forward
+from llmcalc.live.attention import attend
 from llmcalc.live.cache import Cache, Kept, States
+from llmcalc.live.forward_pass import Pass, Watch
 from llmcalc.live.ops import experts, mlp, norm
 from llmcalc.live.scan import scan
 from llmcalc.live.weights import Slots, Weights
@@ -44,7 +45,7 @@ class Runner:
     """A model ready to run: ``runner(ids, cache)`` gives logits."""
 
     def __init__(
-        self, anatomy: Anatomy, style: Style, weights: Weights, stream: bool = False
+        self, anatomy: Anatomy, style: Forward, weights: Weights, stream: bool = False
     ) -> None:
         self.anatomy, self.style, self.weights, self.stream = anatomy, style, weights, stream
         self.ranks = weights.ranks

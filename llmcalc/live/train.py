@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.errors import UnavailableError
-from llmcalc.families.runs import style
+from llmcalc.families import forward
 from llmcalc.live.measure import Alive, memory, reset_peak
 from llmcalc.live.ranks import ALONE
 from llmcalc.live.run import Runner
@@ -77,7 +77,7 @@ def step(
     ``dtype``.
     """
     weights = _Made(model.anatomy, device, dtype)
-    found = style(model.config)
+    found = forward(model.config)
     if any(m.kind == "state" for m in model.anatomy.mixers):
         raise UnavailableError(
             f"training {model.anatomy.family} is not supported here: its scan has no backward pass"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+import llmcalc
 from llmcalc.cli.options.model import OutputOptions
 from llmcalc.cli.output.view import to_data
 from llmcalc.cli.params.command import of_model
@@ -12,6 +16,8 @@ from llmcalc.questions.params import GROUPS, buffers, parameters, stored
 from llmcalc.sources import presets, resolve
 from tests.formulas import evaluate
 
+TOTALS = Path(__file__).parent / "totals.json"
+TINY = Path(__file__).parent / "tiny.json"
 ROLES = {
     *(
         "embed.token",
@@ -135,12 +141,38 @@ def test_every_grouping_sums_to_the_total(name: str) -> None:
 
 
 def test_the_index_of_modules_is_what_the_families_register() -> None:
-    from llmcalc.families import families
+    from llmcalc.families import registered
     from llmcalc.families.index import MODULES
 
-    registered = {
-        name: function.__module__.rsplit(".", 1)[-1] for name, function in families().items()
-    }
-    assert registered == {name: module for module, names in MODULES.items() for name in names}, (
-        "run scripts/family_index.py"
-    )
+    found = {name: module for module, names in MODULES.items() for name in names}
+    assert registered() == found, "run scripts/family_index.py"
+
+
+def test_every_family_owes_a_total_from_outside() -> None:
+    """Each function has a model type whose total somebody else published or built."""
+    from llmcalc.families import families, registered
+
+    golden = {resolve(name).anatomy.family for name in json.loads(TOTALS.read_text())}
+    golden |= {case["config"]["model_type"] for case in json.loads(TINY.read_text()).values()}
+    functions: dict[object, list[str]] = {}
+    for name, function in families().items():
+        functions.setdefault(function, []).append(name)
+    owing = [names for names in functions.values() if not golden & set(names)]
+    assert not owing, f"no total from outside for {owing}"
+    assert set(registered()) == set(families())
+
+
+def test_every_row_of_defaults_serves_a_family() -> None:
+    """A row is a registered type, one that a family names, or one inside a row that is."""
+    from llmcalc.families import families
+
+    folder = Path(llmcalc.__file__).parent / "families"
+    rows = json.loads((folder / "defaults.json").read_text())
+    code = "".join(path.read_text() for path in folder.rglob("*.py"))
+    served = {name for name in rows if name in families() or f'"{name}"' in code}
+    before = 0
+    while before != len(served):
+        before = len(served)
+        inside = [v for n in served for k, v in rows[n].items() if k.endswith("model_type")]
+        served |= {name for name in inside if name in rows}
+    assert served == set(rows)

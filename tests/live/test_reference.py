@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmcalc.cli.trace.live import cache_bytes
-from llmcalc.families.runs import runnable
+from llmcalc.families import runnable
 from llmcalc.live.load import Live, load, run_bytes
 from llmcalc.live.trace import activation_peak, ids_tensor, watch
 from llmcalc.questions.trace import ask, peak_bound, walk

@@ -1,4 +1,4 @@
-"""Step 3.7: a tower of OpenCLIP's kind, and a language model with more heads in its windows."""
+"""StepFun: Step 3.7 with pictures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from llmcalc.blocks import (
 from llmcalc.config import Config
 from llmcalc.dims import Dim
 from llmcalc.families import family, inner
-from llmcalc.families.frame import BLOCK
-from llmcalc.families.towers import (
-    named,
-)
+from llmcalc.families.parts.frame import BLOCK
+from llmcalc.families.parts.towers import named
 
 
 def step_vision(c: Config, p: str) -> Parts:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import (
     Windowed,
+    attention,
     by_window,
     correction_bias,
     embed,
     experts,
     linear,
     lm_head,
+    mix,
     norm,
     swiglu,
     tie,
@@ -21,8 +23,14 @@ from llmcalc.config import Config
 from llmcalc.dims import Dim
 
 BLOCK = "model.layers.{layer}"
+
+
 ATTENTION = f"{BLOCK}.self_attn"
+
+
 MLP = f"{BLOCK}.mlp"
+
+
 FeedForward = Callable[[Layers], Parts]
 
 
@@ -122,3 +130,21 @@ def split(is_dense: Callable[[int], bool], dense: FeedForward, moe: FeedForward)
             yield from moe(sparse)
 
     return feed_forward
+
+
+def joint_attention(p: str, c: Config, layers: Layers, bias: bool) -> Parts:
+    """Multi-head attention with q, k and v interleaved by head in one matrix, GPT-NeoX's and
+    BLOOM's.
+    """
+    d = c.d_model
+    yield from linear(f"{p}.query_key_value", 3 * d, d, "attn.qkv", layers, bias)
+    yield attention(layers, c.n_heads, c.n_heads, c.split_head_dim, c.split_head_dim)
+    yield from linear(f"{p}.dense", d, d, "attn.o", layers, bias)
+
+
+def fused_attention(c: Config, layers: Layers, window: Dim | None) -> Parts:
+    """Grouped-query attention with q, k and v in one matrix."""
+    width = (c.n_heads + 2 * c.n_kv_heads) * c.head_dim
+    yield from linear(f"{ATTENTION}.qkv_proj", width, c.d_model, "attn.qkv", layers)
+    yield mix(c, layers, window)
+    yield from linear(f"{ATTENTION}.o_proj", c.d_model, c.n_heads * c.head_dim, "attn.o", layers)

@@ -1,4 +1,4 @@
-"""Vision and audio towers, and the projectors that join them to a language model."""
+"""What sees and hears: the towers that several families put before a language model."""
 
 from __future__ import annotations
 

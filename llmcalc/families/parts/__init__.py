@@ -1,0 +1,1 @@
+"""What families share: frames, towers, scans, and how a config says that a model is run."""
