@@ -12,8 +12,8 @@ help: ## this list
 test: ## every test
 	$(PYTHON) -m pytest
 
-lint: ## style and types
-	$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
+lint: ## style, types, and the levels of imports
+	$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy && $(dir $(PYTHON))lint-imports
 
 docs: ## run the commands in the documents, write what they print now, show where that changed something
 	-@LLMCALC_UPDATE_DOCS=1 $(PYTHON) -m pytest --tb=no -k console tests/test_docs.py; git diff --stat -- README.md docs

@@ -118,6 +118,11 @@ class Weight:
         return (self.experts, *self.shape) if self.stacked else self.shape
 
     @property
+    def applied_shape(self) -> tuple[Dim, ...]:
+        """One expert's shape as it is multiplied: outputs first, however the file has it."""
+        return tuple(reversed(self.shape)) if self.transposed else self.shape
+
+    @property
     def counted(self) -> bool:
         """Whether the elements are parameters of the model, once."""
         return not (self.buffer or self.tied_to or self.extra)

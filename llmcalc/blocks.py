@@ -88,12 +88,12 @@ def attention(
     the window.
     """
     return Mixer(
-        "kv",
-        layers,
-        dim(n_heads),
-        dim(n_kv),
-        dim(d_qk),
-        dim(d_v),
+        kind="kv",
+        layers=layers,
+        n_heads=dim(n_heads),
+        n_kv_heads=dim(n_kv),
+        d_qk=dim(d_qk),
+        d_v=dim(d_v),
         keys=dim(n_kv) * d_qk,
         values=dim(n_kv) * d_v,
         window=window,
@@ -223,12 +223,12 @@ def latent_mixer(
     """
     d_qk = c.qk_nope_head_dim + c.qk_rope_head_dim
     return Mixer(
-        "latent",
-        layers,
-        c.n_heads,
-        c.n_heads,
-        d_qk,
-        c.v_head_dim,
+        kind="latent",
+        layers=layers,
+        n_heads=c.n_heads,
+        n_kv_heads=c.n_heads,
+        d_qk=d_qk,
+        d_v=c.v_head_dim,
         keys=c.kv_lora_rank,
         values=c.qk_rope_head_dim,
         index_keys=index_keys or Dim(0),

@@ -69,21 +69,30 @@ def _device(name: str, entry: dict[str, Any]) -> Device:
     visible = entry.get("visible_bytes") or entry.get("driver_bytes") or entry["memory_bytes"]
     known = "visible_bytes" in entry or "driver_bytes" in entry
     return Device(
-        name,
-        entry["memory_bytes"],
-        visible,
-        known,
-        entry["bandwidth_bytes_per_s"],
-        flops,
-        entry["link_bytes_per_s"],
-        entry["source"],
-        bool(entry.get("unified")),
+        name=name,
+        memory_bytes=entry["memory_bytes"],
+        visible_bytes=visible,
+        visible_known=known,
+        bandwidth=entry["bandwidth_bytes_per_s"],
+        flops=flops,
+        link=entry["link_bytes_per_s"],
+        source=entry["source"],
+        unified=bool(entry.get("unified")),
     )
 
 
 def of_memory(n_bytes: int) -> Device:
     """A device of which only the memory is known."""
-    return Device("device", n_bytes, n_bytes, True, None, {}, None, "--device-memory")
+    return Device(
+        name="device",
+        memory_bytes=n_bytes,
+        visible_bytes=n_bytes,
+        visible_known=True,
+        bandwidth=None,
+        flops={},
+        link=None,
+        source="--device-memory",
+    )
 
 
 def of_this_machine() -> tuple[Device, int]:
@@ -106,11 +115,28 @@ def of_this_machine() -> tuple[Device, int]:
     if listed:
         name, _, mib = listed[0].rpartition(",")
         n_bytes = int(mib) * 2**20
-        return Device(name.strip(), n_bytes, n_bytes, True, None, {}, None, "nvidia-smi"), len(
-            listed
-        )
+        return Device(
+            name=name.strip(),
+            memory_bytes=n_bytes,
+            visible_bytes=n_bytes,
+            visible_known=True,
+            bandwidth=None,
+            flops={},
+            link=None,
+            source="nvidia-smi",
+        ), len(listed)
     n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return (
-        Device("main memory", n_bytes, n_bytes, True, None, {}, None, "the operating system", True),
+        Device(
+            name="main memory",
+            memory_bytes=n_bytes,
+            visible_bytes=n_bytes,
+            visible_known=True,
+            bandwidth=None,
+            flops={},
+            link=None,
+            source="the operating system",
+            unified=True,
+        ),
         1,
     )

@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from llmcalc.anatomy import Anatomy, Mixer, Part, Weight
 from llmcalc.dims import Dim, ceil_div, dim, product, total
-from llmcalc.engines.cache import check_heads, shared_heads
 from llmcalc.errors import InputError
 
 SPLIT = {
@@ -70,6 +69,46 @@ def cut_shape(weight: Weight, tp: int, n_kv_heads: int | None) -> tuple[Dim, ...
         size = ceil_div(size, 64) * 64  # padded so that every rank's share is a multiple of 64
     share = ceil_div(size, parts)
     return tuple(share if i == axis else s for i, s in enumerate(weight.shape))
+
+
+def check_heads(mixer: Mixer, tp: int, *, uneven: bool = False) -> None:
+    """A degree must divide the query heads, and the key/value heads too or repeat each.
+
+    ``uneven`` rounds those up.
+    """
+    if mixer.n_heads and mixer.n_heads % tp:
+        raise InputError(f"--tp {tp} does not divide {int(mixer.n_heads)} heads")
+    n = int(mixer.n_kv_heads)
+    if n and not uneven and n % tp and tp % n:
+        raise InputError(f"--tp {tp} neither divides {n} key/value heads nor is a multiple of them")
+
+
+def shared_heads(mixer: Mixer, tp: int, *, ceil: bool = False) -> Mixer:
+    """The mixer as one rank of ``tp`` holds it: key/value heads divided, and replicated where there
+    are too few.
+    """
+    if tp == 1 or mixer.kind in ("latent", "shared", "none"):
+        return mixer
+    check_heads(mixer, tp, uneven=ceil)
+    states = tuple(replace(s, channels=ceil_div(s.channels, tp)) for s in mixer.states)
+    if not mixer.n_kv_heads:
+        return replace(mixer, states=states)
+    n = int(mixer.n_kv_heads)
+    local = -(-n // tp) if ceil else max(1, n // tp)
+    heads = Dim(local, "n_kv_heads_per_rank")
+    cached = (
+        None
+        if mixer.cached_heads is None
+        else Dim(int(mixer.cached_heads) // tp, "n_heads_per_rank")
+    )
+    return replace(
+        mixer,
+        n_kv_heads=heads,
+        keys=heads * mixer.d_qk,
+        values=heads * mixer.d_v,
+        states=states,
+        cached_heads=cached,
+    )
 
 
 def one_rank(anatomy: Anatomy, tp: int) -> Anatomy:

@@ -15,10 +15,7 @@ def text() -> str:
     for name, module in registered().items():
         modules.setdefault(module, []).append(name)
     lines = [
-        (
-            '"""Which module describes which ``model_type``; written by scripts/family_index.py,'
-            ' checked by a test."""'
-        ),
+        '"""Which module describes which ``model_type``: written by scripts/family_index.py."""',
         "",
         "MODULES: dict[str, tuple[str, ...]] = {",
     ]

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -188,13 +187,14 @@ def test_facts_of_a_part_are_asked_of_the_part() -> None:
 
 
 ALLOWED = {
-    "sources/gguf.py": 1,  # a GGUF has the transposed shape: a fact of that file
+    "live/weights.py": 3,  # the loader, which brings what lies (in, out) in a file to (out, in)
     "engines/vllm/memory.py": 1,  # pictures alone have an encoder in the profile
 }
 
 
 def test_no_engine_is_told_by_its_name_outside_of_its_room() -> None:
-    names = {n for e in ALL.values() for n in (e.name, *e.aliases)} - {"formula", "transformers"}
+    names = {n for e in ALL.values() for n in (e.name, *e.aliases)}
+    names -= {"formula", "transformers", "hf"}  # words of other things too
     for path, text in sources():
         if path.parts[0] in ("engines", "sources"):
             continue

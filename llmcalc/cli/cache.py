@@ -32,7 +32,10 @@ def cache(
     Files that the hub's own client keeps are not touched. LLMCALC_CACHE_DIR says where headers are
     kept, and LLMCALC_CACHE_MAX how much of them at most.
 
-    \b llmcalc cache llmcalc cache --max 100MB llmcalc cache --clear
+    \b
+    llmcalc cache
+    llmcalc cache --max 100MB
+    llmcalc cache --clear
     """
     if clear and most is not None:
         raise InputError("--clear and --max are two ways to make room")

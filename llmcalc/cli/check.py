@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmcalc.cli.live import TwinOptions, check_twin
+from llmcalc.cli.measured import MeasureOptions, check_measured
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output.progress import Counting
 from llmcalc.cli.output.view import Column, Fact, View
@@ -27,7 +27,7 @@ from llmcalc.units import both, exact, size
 def check(
     model: ModelOptions,
     output: OutputOptions,
-    twin: TwinOptions,
+    measure: MeasureOptions,
     against: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +53,7 @@ def check(
     llmcalc check model.safetensors --against gpt2
     llmcalc check path/to/model --live --ctx 4096
     """
-    twin.check()
+    measure.check()
     counting = Counting("headers")
     found = with_config(model.resolve().with_header(jobs, counting.tell), against)
     counting.end()
@@ -67,8 +67,8 @@ def check(
         )
     result = compared(found, found.header)
     view, wrong = view_of(found, found.header, result, output), 0
-    if twin.live and not result.differences:
-        view, wrong = check_twin(view, found, ctx, batch, twin)
+    if measure.live and not result.differences:
+        view, wrong = check_measured(view, found, ctx, batch, measure)
     write(view, output)
     if wrong:
         raise typer.Exit(1)
@@ -131,7 +131,16 @@ def view_of(model: Model, header: Header, result: Result, output: OutputOptions)
         Column("tensors", "tensors", exact, right=True),
     ]
     notes = [*model.notes, *model.anatomy.notes, *result.notes]
-    return View("check/1", title, columns, rows, facts, notes, model.about, output.explain)
+    return View(
+        kind="check/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        model=model.about,
+        explain=output.explain,
+    )
 
 
 def dtypes_by_role(result: Result, header: Header) -> dict[str, list[str]]:

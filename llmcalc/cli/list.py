@@ -28,7 +28,10 @@ def list_known(
     """List presets, families, dtypes, engines, devices, encodings, or the models that are on this
     machine.
 
-    \b llmcalc list presets llmcalc list families --json llmcalc list local
+    \b
+    llmcalc list presets
+    llmcalc list families --json
+    llmcalc list local
     """
     lists = {
         "presets": presets,

@@ -6,15 +6,8 @@ from __future__ import annotations
 
 from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.dims import Dim, least, total
-from llmcalc.engines.cache import (
-    Load,
-    Row,
-    in_bytes,
-    kind_of,
-    shared_heads,
-    state_size,
-    token_bytes,
-)
+from llmcalc.engines.cache import Load, Row, in_bytes, kind_of, state_size, token_bytes
+from llmcalc.parallel import shared_heads
 
 
 def local_mixers(anatomy: Anatomy, load: Load) -> list[Mixer]:

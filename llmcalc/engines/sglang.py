@@ -15,10 +15,10 @@ from llmcalc.engines.cache import (
     gathered,
     kind_of,
     refuse_unknown,
-    shared_heads,
     state_size,
     token_bytes,
 )
+from llmcalc.parallel import shared_heads
 
 RULES = "SGLang 0.5.23 (pool_configurator.py): tokens at a price each, windows at a fixed ratio"
 

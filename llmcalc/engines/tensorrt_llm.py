@@ -8,17 +8,9 @@ from __future__ import annotations
 from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim, ceil_div, round_up
 from llmcalc.engines.base import GIB, Engine, Need, Part, Rules, estimated, half_precision
-from llmcalc.engines.cache import (
-    Cache,
-    Load,
-    Row,
-    gathered,
-    kind_of,
-    refuse_unknown,
-    shared_heads,
-    token_bytes,
-)
+from llmcalc.engines.cache import Cache, Load, Row, gathered, kind_of, refuse_unknown, token_bytes
 from llmcalc.errors import InputError
+from llmcalc.parallel import shared_heads
 
 RULES = (
     "TensorRT-LLM of 2026, PyTorch backend (resource_manager.py): blocks of 32 tokens, windows off"

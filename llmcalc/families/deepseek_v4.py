@@ -103,12 +103,12 @@ def v4_mixer(c: Config, layers: Layers, rate: Dim | None, factor: int) -> Mixer:
     """A window of single keys, and what the compressor keeps of everything before it."""
     d_h = c.head_dim
     return Mixer(
-        "compressed" if rate else "kv",
-        layers,
-        c.n_heads,
-        Dim(1, "n_kv_heads"),
-        d_h,
-        d_h,
+        kind="compressed" if rate else "kv",
+        layers=layers,
+        n_heads=c.n_heads,
+        n_kv_heads=Dim(1, "n_kv_heads"),
+        d_qk=d_h,
+        d_v=d_h,
         keys=d_h,
         window=c.window,
         compress_rate=rate,

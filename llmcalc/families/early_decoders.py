@@ -91,7 +91,16 @@ def xlnet(c: Config) -> Parts:
         yield tensor(f"{p}.{name}", (heads, d_h), "add", "attn.bias", layers)
     yield tensor(f"{p}.seg_embed", (2, heads, d_h), "lookup", "embed.type", layers)
     kept = c.optional("mem_len")
-    hidden = Mixer("kv", layers, heads, heads, d_h, d_h, keys=d, max_source=kept)
+    hidden = Mixer(
+        kind="kv",
+        layers=layers,
+        n_heads=heads,
+        n_kv_heads=heads,
+        d_qk=d_h,
+        d_v=d_h,
+        keys=d,
+        max_source=kept,
+    )
     yield hidden if c.flag("use_mems_eval", True) else replace(hidden, kind="none")
     yield from norm(f"{p}.layer_norm", d, layers, True)
     yield from norm(f"{block}.ff.layer_norm", d, layers, True)

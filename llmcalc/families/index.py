@@ -1,4 +1,4 @@
-"""Which module describes which ``model_type``; written by scripts/family_index.py, checked by a test."""
+"""Which module describes which ``model_type``: written by scripts/family_index.py."""
 
 MODULES: dict[str, tuple[str, ...]] = {
     "adept": ("fuyu", "persimmon"),

@@ -200,7 +200,12 @@ def _typed(w: Weight, tensor: _Tensor, layer: int, kind: str, model: _Model) -> 
     )
     form = "F32" if kept else _fitting(_form(tensor, kind, model, layer), tensor.row)
     return Typed(
-        w, tensor.role, layer, form, tensor.elements, dtype(form).bytes_for(tensor.elements)
+        weight=w,
+        role=tensor.role,
+        layer=layer,
+        form=form,
+        elements=tensor.elements,
+        n_bytes=dtype(form).bytes_for(tensor.elements),
     )
 
 

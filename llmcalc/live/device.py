@@ -29,14 +29,7 @@ FLOATS = DTYPES | {
 def choose(name: str = "auto") -> torch.device:
     """The device of that name; ``auto`` is the first accelerator there is, else the CPU."""
     if name == "auto":
-        kind = (
-            "cuda"
-            if torch.cuda.is_available()
-            else "mps"
-            if torch.backends.mps.is_available()
-            else "cpu"
-        )
-        return torch.device(kind)
+        return torch.device(_best())
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
         raise InputError(f"--device {name!r} is not one of auto, cpu, cuda, cuda:1, mps")
@@ -54,6 +47,12 @@ def choose(name: str = "auto") -> torch.device:
             hint="try --device cpu",
         )
     return torch.device(name)
+
+
+def _best() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def float_dtype(name: str) -> torch.dtype:

@@ -1,5 +1,4 @@
-"""Tensors of a checkpoint as they lie in its files: mapped, so that only what is looked at is
-loaded.
+"""Tensors of a checkpoint as they lie in its files: mapped, so that only what is used is loaded.
 
 Nothing is unpickled or executed: the header has been read and bounded by ``llmcalc.sources``, and
 what is read here are the bytes between two of its offsets.
@@ -36,16 +35,15 @@ class Files:
     """The tensors of a checkpoint under their names in the file."""
 
     def __init__(self, header: Header, folder: Path) -> None:
-        self.header, self._folder = header, folder
+        self.header = header
+        self._folder = folder
         self._maps: dict[str, mmap.mmap] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self.header.tensors
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor with its stored shape: in its stored format, or float32 where that packs
-        several in a block.
-        """
+        """One tensor in its stored shape and format; float32 where that packs blocks."""
         stored = self.header.tensors[name]
         if self.header.format == "gguf" and dtype(stored.dtype).block > 1:
             return self._dequantised(name, stored)
@@ -57,10 +55,7 @@ class Files:
         return self._bytes(stored, kind).view(kind).view(stored.shape)
 
     def release(self) -> None:
-        """Gives back the memory of pages that were looked at.
-
-        They are read again when they are needed.
-        """
+        """Gives back the memory of pages that were looked at; they can be read again."""
         for mapped in self._maps.values():
             with suppress(AttributeError, OSError, ValueError):
                 mapped.madvise(mmap.MADV_DONTNEED)
@@ -76,29 +71,32 @@ class Files:
         return self._maps[file]
 
     def _bytes(self, stored: Stored, kind: torch.dtype = torch.uint8) -> Tensor:
+        """A tensor's bytes, (n_bytes): mapped, and copied where ``kind`` would lie unaligned."""
         data = self._mapped(stored.file)
         if stored.offset + stored.n_bytes > len(data):
             raise InputError(f"{stored.file} has become shorter since its header was read")
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # torch warns that the mapping cannot be written to; it never is
+            # torch warns that the mapping cannot be written to; it never is
+            warnings.simplefilter("ignore")
             found = torch.frombuffer(
                 data, dtype=torch.uint8, count=stored.n_bytes, offset=stored.offset
             )
-        return found.clone() if stored.offset % max(kind.itemsize, 1) else found
+        aligned = stored.offset % max(kind.itemsize, 1) == 0
+        return found if aligned else found.clone()
 
     def _dequantised(self, name: str, stored: Stored) -> Tensor:
-        from llmcalc.live.packed import ggml
+        """Rows of ggml blocks to float32, by the ``gguf`` package."""
+        from llmcalc.formats.codecs.ggml import dequantise
 
         form = dtype(stored.dtype)
-        row = stored.shape[-1] // form.block * form.size if stored.shape else form.size
-        return ggml(self._bytes(stored).view(-1, row), stored, name)
+        blocks = stored.shape[-1] // form.block if stored.shape else 1
+        rows = self._bytes(stored).view(-1, blocks * form.size)  # (rows, bytes of a row)
+        return torch.from_numpy(dequantise(rows.numpy(), stored.dtype, name)).view(stored.shape)
 
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the elements of some tensors, storage that several share counted once."""
     seen: dict[tuple[int, int], int] = {}
-    for t in tensors:
-        seen[(t.data_ptr(), t.numel())] = t.numel() * t.element_size()
+    for tensor in tensors:
+        seen[tensor.data_ptr(), tensor.numel()] = tensor.numel() * tensor.element_size()
     return sum(seen.values())

@@ -1,6 +1,4 @@
-"""From what a user named to a model that runs: files, style, device and format, and whether to
-stream.
-"""
+"""From what a user named to a model that runs: files, style, device, format, layer by layer."""
 
 from __future__ import annotations
 
@@ -47,7 +45,6 @@ def load(
     """The model on a device; ``wanted`` is the format to run in (its own where None).
 
     ``tp`` is how many processes share it; each of them calls this and loads its own share.
-
     ``stream`` loads one layer at a time; None does so where the weights are larger than what is
     free.
     """
@@ -62,12 +59,11 @@ def load(
     ranks = together(anatomy, found_style, tp, place) if tp > 1 else ALONE
     kind = float_dtype(wanted) if wanted else _own_dtype(model, place)
     files = Files(model.header, model.folder)
-    weights = Weights(
-        files, anatomy, place, kind, (model.raw or {}).get("quantization_config"), ranks
-    )
+    weights = Weights(files, anatomy, place, kind, quantisation=model.quantisation, ranks=ranks)
     anatomy = one_rank(anatomy, tp)
     notes = []
-    need, free = run_bytes(anatomy, kind), available(place)
+    need = run_bytes(anatomy, kind)
+    free = available(place)
     if stream is None:
         stream = need > free
         if stream:
@@ -77,7 +73,9 @@ def load(
             )
     with no_memory(place, need):
         runner = Runner(anatomy, _with_factors(found_style, files), weights, stream)
-    return Live(model, runner, place, kind, stream, tuple(notes))
+    return Live(
+        model=model, runner=runner, device=place, dtype=kind, streamed=stream, notes=tuple(notes)
+    )
 
 
 def _runnable(model: Model) -> Anatomy:
@@ -87,15 +85,12 @@ def _runnable(model: Model) -> Anatomy:
 
 
 def _with_factors(found: Forward, files: Files) -> Forward:
-    """The style with the frequencies' factors that a GGUF holds as a tensor (Llama 3.1
-    and later).
-    """
-    if "rope_freqs.weight" in files and found.rotary is not None:
-        factors = tuple(files.tensor("rope_freqs.weight").tolist())
-        found = replace(
-            found, rotary=replace(found.rotary, kind="factors", settings={"factors": factors})
-        )
-    return found
+    """The style with the frequencies' factors, a tensor of a GGUF (Llama 3.1 and later)."""
+    if "rope_freqs.weight" not in files or found.rotary is None:
+        return found
+    factors = tuple(files.tensor("rope_freqs.weight").tolist())  # dim/2 of them
+    rotary = replace(found.rotary, kind="factors", settings={"factors": factors})
+    return replace(found, rotary=rotary)
 
 
 def _own_dtype(model: Model, device: torch.device) -> torch.dtype:
@@ -110,19 +105,16 @@ def _own_dtype(model: Model, device: torch.device) -> torch.dtype:
 
 def run_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
     """Bytes of all weights in the format that they are run in."""
-    return (
-        sum(int(w.params) for w in anatomy.weights if not w.tied_to and not w.extra) * kind.itemsize
-    )
+    elements = sum(int(w.params) for w in anatomy.weights if w.stored)
+    return elements * kind.itemsize
 
 
 def layer_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
-    """Bytes of the largest layer's weights, and of what stands outside the layers: what streaming
-    holds at once.
-    """
-    outer = sum(int(w.params) for w in anatomy.weights if not w.tied_to and "{layer}" not in w.name)
+    """What streaming holds at once: the largest layer, and what stands outside the layers."""
+    outer = sum(int(w.params) for w in anatomy.weights if not (w.tied_to or w.in_stack))
     layers: dict[int, int] = {}
     for w in anatomy.weights:
-        if "{layer}" in w.name and not w.tied_to:
+        if w.in_stack and not w.tied_to:
             for i in w.layers.indices:
                 layers[i] = layers.get(i, 0) + int(w.per_layer)
     return (outer + max(layers.values(), default=0)) * kind.itemsize
@@ -130,9 +122,7 @@ def layer_bytes(anatomy: Anatomy, kind: torch.dtype) -> int:
 
 @contextmanager
 def no_memory(device: torch.device, need: int, what: str = "of weights") -> Iterator[None]:
-    """Turns a device that is full into one line: what was asked for, what there was, what would
-    help.
-    """
+    """Turns a full device into one line: what was asked for, what there was, what would help."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
@@ -145,6 +135,7 @@ def no_memory(device: torch.device, need: int, what: str = "of weights") -> Iter
             ),
         ) from None
     except RuntimeError as error:
+        # torch has no class of its own for a CPU that is out of memory
         if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):
             raise
         raise UnavailableError(

@@ -1,6 +1,4 @@
-"""Memory and time of a run, measured: what the device holds, its peak, and what a machine has to
-give.
-"""
+"""Memory and time of a run, measured: what the device holds, its peak, what there is to have."""
 
 from __future__ import annotations
 
@@ -45,15 +43,16 @@ def memory(device: torch.device) -> Memory:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return Memory(
-            torch.cuda.memory_allocated(device),
-            torch.cuda.max_memory_allocated(device),
-            torch.cuda.memory_reserved(device),
-            total - free,
+            allocated=torch.cuda.memory_allocated(device),
+            peak=torch.cuda.max_memory_allocated(device),
+            reserved=torch.cuda.memory_reserved(device),
+            driver=total - free,
         )
     if device.type == "mps":
         held = torch.mps.current_allocated_memory()
-        return Memory(held, held, None, torch.mps.driver_allocated_memory())
-    return Memory(_resident(), peak_resident())
+        driver = torch.mps.driver_allocated_memory()
+        return Memory(allocated=held, peak=held, driver=driver)
+    return Memory(allocated=_resident(), peak=peak_resident())
 
 
 def reset_peak(device: torch.device) -> None:
@@ -71,10 +70,12 @@ def wait(device: torch.device) -> None:
 
 
 def _resident() -> int:
+    """Bytes of this process that are in memory now; its peak where that is all there is to know."""
     statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return peak_resident()
+    if not statm.exists():
+        return peak_resident()
+    pages = int(statm.read_text().split()[1])  # the second field of proc(5) is resident pages
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_resident() -> int:
@@ -82,24 +83,29 @@ def peak_resident() -> int:
 
     Getrusage counts the parent's too where one forked.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    high_water = _kibibytes(Path("/proc/self/status"), "VmHWM:")
+    if high_water is not None:
+        return high_water * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts in bytes
+
+
+def _kibibytes(table: Path, key: str) -> int | None:
+    """A line of one of the kernel's tables, None where there is none."""
+    if table.exists():
+        for line in table.read_text().splitlines():
+            if line.startswith(key):
+                return int(line.split()[1])
+    return None
 
 
 def available(device: torch.device) -> int:
     """Bytes that can be had on a device now."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+    free = _kibibytes(Path("/proc/meminfo"), "MemAvailable:")
+    if free is not None:
+        return free * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -124,19 +130,22 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now, self.peak = 0, 0
+        self.now = 0
+        self.peak = 0
         self._seen: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._foreign: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for t in tree_leaves((args, kwargs)):
-            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in self._seen:
-                self._foreign.add(t.untyped_storage()._cdata)
+        for given in tree_leaves((args, kwargs)):
+            if isinstance(given, torch.Tensor):
+                key = given.untyped_storage()._cdata
+                if key not in self._seen:  # it was there before
+                    self._foreign.add(key)
         out = func(*args, **kwargs)
-        for t in tree_leaves(out):
-            if isinstance(t, torch.Tensor):
-                self._add(t.untyped_storage())
+        for made in tree_leaves(out):
+            if isinstance(made, torch.Tensor):
+                self._add(made.untyped_storage())
         return out
 
     def _add(self, storage: torch.UntypedStorage) -> None:

@@ -1,7 +1,6 @@
-"""Several processes on one model: tensor parallelism by ``torch.distributed``, started with
-torchrun.
+"""Several processes on one model: tensor parallelism by ``torch.distributed`` and torchrun.
 
-Each process loads its share of every matrix, as ``calc.parallel`` counts it (Megatron-LM, arXiv
+Each process loads its share of every matrix, as ``llmcalc.parallel`` counts it (Megatron-LM, arXiv
 1909.08053): a matrix out of a block by rows, one back into the residual stream by columns, whose
 products are summed over all processes.
 """
@@ -43,20 +42,23 @@ class Ranks:
         return x
 
     def joined(self, logits: Tensor) -> Tensor:
-        """Logits of the whole vocabulary from every process's rows."""
+        """Logits of the whole vocabulary (..., V) from every process's rows."""
         if self.size == 1:
             return logits
         shares = [torch.empty_like(logits) for _ in range(self.size)]
         dist.all_gather(shares, logits.contiguous())
-        return torch.cat(shares, -1)[..., : self.vocab]
+        padded = torch.cat(shares, -1)
+        return padded[..., : self.vocab]
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
-        """Rows of the embedding; each process has some of them, and zeros for the others."""
+        """Rows (B, T, d) of the embedding; a process has zeros for those of the others."""
         if self.size == 1:
             return F.embedding(ids, table)
-        local = ids - self.rank * len(table)
-        mine = (local >= 0) & (local < len(table))
-        return self.total(F.embedding(local.clamp(0, len(table) - 1), table) * mine.unsqueeze(-1))
+        rows = len(table)
+        local = ids - self.rank * rows  # (B, T)
+        mine = (local >= 0) & (local < rows)
+        found = F.embedding(local.clamp(0, rows - 1), table)  # (B, T, d)
+        return self.total(found * mine.unsqueeze(-1))
 
     def gathered(self, value: Any) -> list[Any]:
         """A value of every process, in order."""
@@ -78,11 +80,15 @@ class Ranks:
                 return tensor if self.rank == 0 else torch.zeros_like(tensor)
             return self._part(tensor, -1)
         if side == "kv" and self.n_kv_heads < self.size:
-            return tensor.chunk(self.n_kv_heads)[self.rank * self.n_kv_heads // self.size]
+            # several processes share a key/value head
+            head = self.rank * self.n_kv_heads // self.size
+            return tensor.chunk(self.n_kv_heads)[head]
         if weight.role == "attn.qkv" and self.sides:
-            return torch.cat([self._part(t, 0) for t in torch.split(tensor, list(self.sides))])
+            q_k_v = torch.split(tensor, list(self.sides))
+            return torch.cat([self._part(rows, 0) for rows in q_k_v])
         if weight.role == "mlp.gate_up" and self.halves:
-            return torch.cat([self._part(t, 0) for t in tensor.chunk(2)])
+            gate_up = tensor.chunk(2)
+            return torch.cat([self._part(rows, 0) for rows in gate_up])
         return self._part(tensor, 0)
 
     def _part(self, tensor: Tensor, axis: int) -> Tensor:
@@ -91,13 +97,15 @@ class Ranks:
         return tensor.chunk(self.size, axis)[self.rank]
 
     def _rows_of_vocabulary(self, tensor: Tensor) -> Tensor:
-        """Rows padded so that every process has the same number of them, a multiple of
-        64 in all.
-        """
-        per = -(-(-(-len(tensor) // 64) * 64) // self.size)
-        mine = tensor[self.rank * per : (self.rank + 1) * per]
-        missing = per - len(mine)
-        return F.pad(mine, (0, 0) * (tensor.ndim - 1) + (0, missing)) if missing else mine
+        """This process's rows: all have as many, of a vocabulary padded to a multiple of 64."""
+        padded = -(-len(tensor) // 64) * 64
+        rows = -(-padded // self.size)
+        mine = tensor[self.rank * rows : (self.rank + 1) * rows]
+        missing = rows - len(mine)
+        if not missing:
+            return mine
+        untouched = (0, 0) * (tensor.ndim - 1)
+        return F.pad(mine, (*untouched, 0, missing))
 
 
 ALONE = Ranks()
@@ -117,24 +125,27 @@ def together(anatomy: Anatomy, style: Forward, tp: int, device: torch.device) ->
         )
     mixers = anatomy.mixers
     first = mixers[0]
-    whole_norms = any(
-        w.role in ("attn.q_norm", "attn.k_norm") and int(w.shape[0]) != int(first.d_qk)
-        for w in anatomy.weights
-    )
-    if (
-        whole_norms
-        or any(m.kind not in ("kv", "latent") for m in mixers)
-        or style.positions == "alibi"
-    ):
+    d_h = int(first.d_qk)
+    norms = [w for w in anatomy.weights if w.role in ("attn.q_norm", "attn.k_norm")]
+    whole_norms = any(int(w.shape[0]) != d_h for w in norms)  # over all heads: no rank has them
+    odd_mixers = any(m.kind not in ("kv", "latent") for m in mixers)
+    if whole_norms or odd_mixers or style.positions == "alibi":
         raise UnavailableError(f"running {anatomy.family} on several processes is not supported")
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    n, n_kv, d = int(first.n_heads), int(first.n_kv_heads), int(first.d_qk)
-    sides = (n * d, n_kv * d, n_kv * int(first.d_v)) if style.qkv == "sides" else ()
+    n_h, n_kv, d_v = int(first.n_heads), int(first.n_kv_heads), int(first.d_v)
+    sides = (n_h * d_h, n_kv * d_h, n_kv * d_v) if style.qkv == "sides" else ()
     if any(w.role == "attn.qkv" for w in anatomy.weights) and n_kv % tp:
         raise InputError(f"--tp {tp} does not divide {n_kv} key/value heads of a joint projection")
     vocab = next(int(w.shape[0]) for w in anatomy.weights if w.role == "embed.token")
-    return Ranks(dist.get_rank(), tp, vocab, sides, n_kv, style.clamp is None)
+    return Ranks(
+        rank=dist.get_rank(),
+        size=tp,
+        vocab=vocab,
+        sides=sides,
+        n_kv_heads=n_kv,
+        halves=style.clamp is None,
+    )
 
 
 def leave(code: int) -> None:

@@ -22,19 +22,14 @@ from llmcalc.questions.layer_plan import LayerPlan, layer_plan, outside
 
 _ATTENTION = {f"attn.{n}" for n in ("q", "k", "v", "qkv", "o", "q_norm", "k_norm")}
 _LATENT = {f"attn.{n}" for n in ("q_a", "q_b", "q_a_norm", "kv_a", "kv_a_norm", "kv_b")}
-_MLP = {
-    f"mlp.{n}{p}" for n in ("gate", "up", "gate_up", "down") for p in ("", ".routed", ".shared")
-}
+_MATRICES = ("mlp.gate", "mlp.up", "mlp.gate_up", "mlp.down")
+_MLP = {f"{matrix}{place}" for matrix in _MATRICES for place in ("", ".routed", ".shared")}
 _SCAN = {f"ssm.{n}" for n in ("in", "conv", "x", "dt", "a", "d", "out")}
 _NORMS = {f"norm.{i}" for i in range(4)}
 _RULES = _ATTENTION | _LATENT | _MLP | _SCAN | _NORMS
-KNOWN = (
-    _RULES
-    | {f"{s}.bias" for s in _RULES}
-    | {
-        *("attn.sinks", "router", "router.bias", "router.correction", "router.shared"),
-    }
-)
+_BIASES = {f"{slot}.bias" for slot in _RULES}
+_BESIDE = {"attn.sinks", "router", "router.bias", "router.correction", "router.shared"}
+KNOWN = _RULES | _BIASES | _BESIDE
 """Every slot of a layer that the executor has a rule for."""
 _BEFORE = {"embed.token", "embed.position", "norm.0", "norm.0.bias"}
 _BEHIND = {"norm.0", "norm.0.bias", "head", "head.bias"}
@@ -47,26 +42,30 @@ class Runner:
     def __init__(
         self, anatomy: Anatomy, style: Forward, weights: Weights, stream: bool = False
     ) -> None:
-        self.anatomy, self.style, self.weights, self.stream = anatomy, style, weights, stream
+        self.anatomy = anatomy
+        self.style = style
+        self.weights = weights
+        self.stream = stream
         self.ranks = weights.ranks
         self.plans = [layer_plan(anatomy, i) for i in range(anatomy.n_layers)]
         before, behind = outside(anatomy)
         self._check(set(before), set(behind))
-        self.before, self.behind = weights.of(before), weights.of(behind)
+        self.before = weights.of(before)
+        self.behind = weights.of(behind)
         self._held = [] if stream else [weights.layer(p) for p in self.plans]
 
     def _check(self, before: set[str], behind: set[str]) -> None:
         """Refuses what there is no rule for, by name, before anything is loaded."""
-        odd = [s for s in before - _BEFORE] + [s for s in behind - _BEHIND]
+        odd = [slot for slot in before if slot not in _BEFORE]
+        odd += [slot for slot in behind if slot not in _BEHIND]
         for plan in self.plans:
-            odd += [s for s in plan.weights if s not in KNOWN]
+            odd += [slot for slot in plan.weights if slot not in KNOWN]
             attends = len(plan.mixers) == 1 and plan.mixers[0].kind in ("kv", "latent", "state")
             if not attends or plan.mixers[0].chunked:
                 odd.append(f"the mixer of layer {plan.index}")
-            elif (
-                plan.mixers[0].kind != "state"
-                and plan.n_norms not in _NORMS_PER_JOIN[self.style.join]
-            ):
+                continue
+            norms = _NORMS_PER_JOIN[self.style.join]
+            if plan.mixers[0].kind != "state" and plan.n_norms not in norms:
                 odd.append(f"{plan.n_norms} norms in layer {plan.index}")
         if odd or "head" not in behind or "embed.token" not in before:
             what = odd[0] if odd else "a model without embedding or head"
@@ -107,36 +106,32 @@ class Runner:
     ) -> Tensor:
         """Logits (B, V) of the last token, or (B, T, V) of ``every`` one, for ids (B, T).
 
-        The cache grows by T.
-
-        ``valid`` (B, T) is False on padding, which stands left of the text. ``weights_of`` names
-        layers whose attention weights are shown to ``watch``.
+        The cache grows by T. ``valid`` (B, T) is False on padding, which stands left of the text.
+        ``weights_of`` names layers whose attention weights are shown to ``watch``.
         """
         run = self._begin(ids, cache, valid, watch, weights_of)
-        x = self._embed(ids, run)
+        x = self._embed(ids, run)  # (B, T, d)
         for plan, kept in zip(self.plans, cache.layers, strict=True):
             w = self.layer(plan.index)
-            x = self._layer(plan, w, x, kept, run)
+            x = self._layer(plan, w, x, kept, run)  # (B, T, d)
             run.see(plan.index, "layer", x)
             if self.stream:
-                del w
+                del w  # before the next layer's are loaded
                 self.weights.files.release()
         cache.length += ids.shape[1]
-        x = norm(self.style, self.behind, "norm.0", x if every else x[:, -1:])
+        wanted = x if every else x[:, -1:]  # (B, T or 1, d)
+        x = self.last_norm(wanted)
         run.see(None, "norm.last", x)
-        logits = self.head(x)
+        logits = self.head(x)  # (B, T or 1, V)
         run.see(None, "head", logits)
         return logits if every else logits[:, -1]
 
     def head(self, x: Tensor) -> Tensor:
         """Logits of normed states, scaled and capped as the family does."""
-        weight: Tensor = (
-            self.behind["head"] if "head" in self.behind else self.before["embed.token"]
-        )
-        logits = (
-            self.ranks.joined(F.linear(x, weight, self.behind.get("head.bias")))
-            * self.style.logit_scale
-        )
+        tied = "head" not in self.behind
+        weight: Tensor = self.before["embed.token"] if tied else self.behind["head"]  # (V, d)
+        own = F.linear(x, weight, self.behind.get("head.bias"))  # this rank's rows of V
+        logits = self.ranks.joined(own) * self.style.logit_scale  # (B, T, V)
         cap = self.style.logit_cap
         return torch.tanh(logits / cap) * cap if cap else logits
 
@@ -152,81 +147,92 @@ class Runner:
         watch: Watch | None,
         weights_of: frozenset[int],
     ) -> Pass:
+        """The pass of ids (B, T) behind the P tokens that the cache has seen."""
         batch, new = ids.shape
         first = cache.length
         if first + new > cache.capacity:
             raise InputError(f"{first + new} tokens do not fit a cache of {cache.capacity}")
         if valid is not None or cache.valid is not None:
-            old = (
-                cache.valid
-                if cache.valid is not None
-                else torch.ones(batch, first, dtype=torch.bool)
-            )
-            now = valid if valid is not None else torch.ones(batch, new, dtype=torch.bool)
-            cache.valid = torch.cat((old.to(ids.device), now.to(ids.device)), 1)
+            old = cache.valid  # (B, P)
+            if old is None:
+                old = torch.ones(batch, first, dtype=torch.bool)
+            if valid is None:
+                valid = torch.ones(batch, new, dtype=torch.bool)
+            cache.valid = torch.cat((old.to(ids.device), valid.to(ids.device)), 1)  # (B, P + T)
         if cache.valid is None:
-            positions = torch.arange(first, first + new, device=ids.device)[None]
+            positions = torch.arange(first, first + new, device=ids.device)[None]  # (1, T)
         else:
-            positions = (cache.valid.long().cumsum(1) - 1).clamp(min=0)[:, first:]
+            # padding is not counted, so that a text's first token stands at 0
+            counted = cache.valid.long().cumsum(1) - 1  # (B, P + T)
+            positions = counted.clamp(min=0)[:, first:]  # (B, T)
         return Pass(positions, first, cache.valid, watch, weights_of)
 
     def _embed(self, ids: Tensor, run: Pass) -> Tensor:
-        x = self.ranks.embed(ids, self.before["embed.token"])
-        if self.style.embed_scale != 1.0:
-            x = x * torch.tensor(self.style.embed_scale, dtype=x.dtype, device=x.device)
+        """The residual stream (B, T, d) as it begins."""
+        style = self.style
+        x = self.ranks.embed(ids, self.before["embed.token"])  # (B, T, d)
+        if style.embed_scale != 1.0:
+            # the scale is rounded to the format of the run: transformers 5.24, modeling_gemma.py
+            x = x * torch.tensor(style.embed_scale, dtype=x.dtype, device=x.device)
         run.see(None, "embed.token", x)
         if "embed.position" in self.before:
-            table = self.before["embed.position"]
-            at = run.positions + self.style.position_offset
-            if int(at.max()) >= len(table):
-                raise InputError(
-                    f"position {int(at.max())} is beyond the {len(table)} learned ones"
-                )
+            table = self.before["embed.position"]  # (rows, d)
+            at = run.positions + style.position_offset  # (B or 1, T)
+            last = int(at.max())
+            if last >= len(table):
+                raise InputError(f"position {last} is beyond the {len(table)} learned ones")
             x = x + F.embedding(at, table)
             run.see(None, "embed.position", x)
         if "norm.0" in self.before:
-            x = norm(self.style, self.before, "norm.0", x)
+            x = norm(style, self.before, "norm.0", x)
             run.see(None, "norm.0", x)
         return x
 
     def _layer(
         self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass
     ) -> Tensor:
-        """One layer: what it mixes and what it feeds forward, joined to the residual stream as the
-        style says.
+        """One layer of x (B, T, d): what it mixes and what it feeds forward.
+
+        The style says how both are joined to the residual stream.
         """
-        style, scale, i = self.style, self.style.residual_scale, plan.index
+        style, layer = self.style, plan.index
+        scale = style.residual_scale
 
         def normed(n: int, y: Tensor) -> Tensor:
             y = norm(style, w, f"norm.{n}", y)
-            run.see(i, f"norm.{n}", y)
+            run.see(layer, f"norm.{n}", y)
             return y
 
         def joined(slot: str, x: Tensor, y: Tensor) -> Tensor:
             x = x + (y if scale == 1.0 else y * scale)
-            run.see(i, slot, x)
+            run.see(layer, slot, x)
             return x
 
         if isinstance(kept, States):
-            return joined("add.mix", x, self._mix(plan, w, normed(0, x), kept, run))
+            mixed = self._mix(plan, w, normed(0, x), kept, run)
+            return joined("add.mix", x, mixed)
         if style.join == "parallel":
             h = normed(0, x)
             mixed = self._mix(plan, w, h, kept, run)
-            return joined(
-                "add.mlp",
-                x,
-                mixed + self._feed(plan, w, normed(1, x) if plan.n_norms > 1 else h, run),
-            )
+            fed = self._feed(plan, w, normed(1, x) if plan.n_norms > 1 else h, run)
+            return joined("add.mlp", x, mixed + fed)
         if style.join == "post":
-            x = joined("add.mix", x, normed(0, self._mix(plan, w, x, kept, run)))
-            return joined("add.mlp", x, normed(1, self._feed(plan, w, x, run)))
+            mixed = self._mix(plan, w, x, kept, run)
+            x = joined("add.mix", x, normed(0, mixed))
+            fed = self._feed(plan, w, x, run)
+            return joined("add.mlp", x, normed(1, fed))
         if style.join == "sandwich":
-            x = joined("add.mix", x, normed(1, self._mix(plan, w, normed(0, x), kept, run)))
-            return joined("add.mlp", x, normed(3, self._feed(plan, w, normed(2, x), run)))
-        x = joined("add.mix", x, self._mix(plan, w, normed(0, x), kept, run))
-        return joined("add.mlp", x, self._feed(plan, w, normed(1, x), run))
+            mixed = self._mix(plan, w, normed(0, x), kept, run)
+            x = joined("add.mix", x, normed(1, mixed))
+            fed = self._feed(plan, w, normed(2, x), run)
+            return joined("add.mlp", x, normed(3, fed))
+        mixed = self._mix(plan, w, normed(0, x), kept, run)
+        x = joined("add.mix", x, mixed)
+        fed = self._feed(plan, w, normed(1, x), run)
+        return joined("add.mlp", x, fed)
 
     def _mix(self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass) -> Tensor:
+        """What a layer's tokens take from one another, (B, T, d)."""
         if isinstance(kept, States):
             y = scan(self.style, plan, w, x, kept, run)
             run.see(plan.index, "ssm.out", y)
@@ -236,9 +242,10 @@ class Runner:
         return y
 
     def _feed(self, plan: LayerPlan, w: Slots, x: Tensor, run: Pass) -> Tensor:
-        if plan.has_experts:
-            k = next(
-                int(wt.active) for s, wt in plan.weights.items() if s.startswith("mlp.down.routed")
-            )
-            return experts(self.style, w, x, k, run.at(plan.index), self.ranks.total)
-        return mlp(self.style, w, x, "", run.at(plan.index), self.ranks.total)
+        """A layer's feed-forward, routed or not, (B, T, d)."""
+        see, whole = run.at(plan.index), self.ranks.total
+        if not plan.has_experts:
+            return mlp(self.style, w, x, "", see, whole)
+        downs = (wt for slot, wt in plan.weights.items() if slot.startswith("mlp.down.routed"))
+        k = int(next(downs).active)
+        return experts(self.style, w, x, k, see, whole)

@@ -94,12 +94,12 @@ def watch(
         logits = live.runner(ids, cache, valid, seen, layers, every=True)
         seen(None, "last", logits[:, -1])
     return Trace(
-        notes,
-        logits,
-        cache,
-        sum(s.seconds for s in notes.values()),
-        activation_peak(live, ids, valid),
-        kept,
+        steps=notes,
+        logits=logits,
+        cache=cache,
+        seconds=sum(s.seconds for s in notes.values()),
+        peak_bytes=activation_peak(live, ids, valid),
+        kept=kept,
     )
 
 
@@ -121,13 +121,13 @@ def _note(tensor: Tensor, seconds: float, held: int) -> Seen:
     finite = numbers[torch.isfinite(numbers)]
     some = finite.numel() > 0
     return Seen(
-        tuple(tensor.shape),
-        str(tensor.dtype).removeprefix("torch."),
-        float(finite.mean()) if some else math.nan,
-        float(finite.std(correction=0)) if some else math.nan,
-        float(finite.abs().max()) if some else math.nan,
-        seconds,
-        held,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        mean=float(finite.mean()) if some else math.nan,
+        std=float(finite.std(correction=0)) if some else math.nan,
+        max_abs=float(finite.abs().max()) if some else math.nan,
+        seconds=seconds,
+        memory_bytes=held,
     )
 
 

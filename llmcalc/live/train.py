@@ -51,16 +51,13 @@ class _Made:
         return {slot: self._one(w, layer) for slot, w in weights.items() if not w.tied_to}
 
     def _one(self, weight: Weight, layer: int) -> Tensor | list[Tensor]:
-        many = weight.experts > 1 or weight.stacked
+        many = weight.routed
         key = (weight.name, layer)
         if key not in self.made:
-            shape = [
-                int(s) for s in (reversed(weight.shape) if weight.transposed else weight.shape)
-            ]
+            shape = [int(n) for n in weight.applied_shape]  # (out, in)
             plain = torch.ones if weight.op == "scale" else torch.randn
-            each = [
-                plain(shape, device=self.device) for _ in range(int(weight.experts) if many else 1)
-            ]
+            copies = int(weight.experts) if many else 1
+            each = [plain(shape, device=self.device) for _ in range(copies)]
             spread = [t if weight.op == "scale" else t * 0.02 for t in each]
             self.made[key] = [t.to(self.dtype).requires_grad_(not weight.buffer) for t in spread]
         return self.made[key] if many else self.made[key][0]

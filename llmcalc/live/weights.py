@@ -67,9 +67,12 @@ class Weights:
         quantisation: Mapping[str, Any] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.files, self.device, self.dtype, self.ranks = files, device, dtype, ranks
-        self._whole = {w.name: w for w in anatomy.weights}
+        self.files = files
+        self.device = device
+        self.dtype = dtype
+        self.ranks = ranks
         self.loaded = Loaded()
+        self._whole = {w.name: w for w in anatomy.weights}
         self._settings = quantisation or {}
         self._is_gguf = files.header.format == "gguf"
         self._sandwich = any("pre_feedforward_layernorm" in w.name for w in anatomy.weights)
@@ -82,28 +85,26 @@ class Weights:
 
     def of(self, weights: Mapping[str, Weight], layer: int = 0) -> Slots:
         """Some weights by slot, on the device; tied ones are left to whoever holds their owner."""
-        return {
-            slot: self._put(weight, layer) for slot, weight in weights.items() if not weight.tied_to
-        }
+        own = {slot: weight for slot, weight in weights.items() if not weight.tied_to}
+        return {slot: self._put(weight, layer) for slot, weight in own.items()}
 
     def _put(self, share: Weight, layer: int) -> Held:
-        """One weight, or this rank's share of it, on the device."""
+        """One weight, or this rank's share of it, on the device; a list where it is routed."""
         weight = self._whole[share.name]
         found = self._gguf(weight, layer) if self._is_gguf else self._safetensors(weight, layer)
         kept = [self.ranks.cut(weight, t).to(self.device, self.dtype) for t in found]
         name = weight.name.replace("{layer}", str(layer))
         self.loaded.add(weight, name, kept)
-        return (
-            kept if weight.experts > 1 or weight.stacked or "{expert}" in weight.name else kept[0]
-        )
+        return kept if weight.routed else kept[0]
 
     def _safetensors(self, weight: Weight, layer: int) -> list[Tensor]:
+        """One tensor, or one for each expert: a matrix is (out, in)."""
         name = weight.name.replace("{layer}", str(layer))
-        if "{expert}" in name:
+        if weight.by_expert:
             each = [name.replace("{expert}", str(e)) for e in range(weight.experts)]
             return [_oriented(self._read(n, weight, weight.shape), weight) for n in each]
         whole = self._read(name, weight, weight.full_shape)
-        if weight.stacked:
+        if weight.stacked:  # (E, ...)
             return [_oriented(t, weight) for t in whole.unbind(0)]
         return [_oriented(whole, weight)]
 
@@ -133,6 +134,7 @@ class Weights:
         return found
 
     def _gguf(self, weight: Weight, layer: int) -> list[Tensor]:
+        """The same from a GGUF, where every matrix lies output first."""
         pattern = gguf.tensor_name(weight, self._sandwich)
         name = (pattern or weight.name).replace("{layer}", str(layer))
         if name not in self.files:
@@ -141,12 +143,14 @@ class Weights:
                 hint="`llmcalc check` lists all differences",
             )
         found = self.files.tensor(name)
-        rows = tuple(reversed(weight.shape)) if weight.transposed else weight.shape
-        many = weight.experts > 1 or weight.stacked
-        wanted = tuple(int(s) for s in ((weight.experts, *rows) if many else rows))
-        if tuple(found.shape) != wanted:
+        shape = [int(s) for s in weight.shape]
+        if weight.transposed:
+            shape.reverse()
+        many = weight.routed
+        wanted = [int(weight.experts), *shape] if many else shape
+        if list(found.shape) != wanted:
             raise InputError(
-                f"tensor {name} has the shape {list(found.shape)}, the metadata says {list(wanted)}"
+                f"tensor {name} has the shape {list(found.shape)}, the metadata says {wanted}"
             )
         return list(found.unbind(0)) if many else [found]
 

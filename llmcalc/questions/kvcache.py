@@ -10,7 +10,9 @@ from llmcalc.dims import Dim, total
 from llmcalc.engines import choose
 from llmcalc.engines.base import CacheRule
 from llmcalc.engines.cache import Cache, Load
+from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
+from llmcalc.formats.element import dtype
 
 LARGEST_CONTEXT = 2**40
 
@@ -104,3 +106,16 @@ def largest(fits: Callable[[int], bool], limit: int) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def cache_bytes(anatomy: Anatomy, context: int, batch: int, element_bytes: int) -> int:
+    """Bytes of a cache by the plain formula, in a float of so many bytes."""
+    kind = dtype({2: "float16", 4: "float32", 8: "float64"}[element_bytes])
+    load = Load(
+        context=Dim(context),
+        batch=Dim(batch),
+        key_dtype=kind,
+        value_dtype=kind,
+        state_dtype=kind,
+    )
+    return int(formula(anatomy, load).kv_bytes)

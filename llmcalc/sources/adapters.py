@@ -64,13 +64,15 @@ def read(path: Path) -> Adapter:
     targets, ranks = raw.get("target_modules"), raw.get("rank_pattern") or {}
     whole = raw.get("modules_to_save") or []
     return Adapter(
-        base if isinstance(base, str) and base else None,
-        rank,
-        tuple(_names(targets)),
-        tuple((k, v) for k, v in ranks.items() if _whole(v)) if isinstance(ranks, dict) else (),
-        raw.get("use_dora") is True,
-        tuple(_names(whole)),
-        _odd(raw, targets, ranks),
+        base=base if isinstance(base, str) and base else None,
+        rank=rank,
+        targets=tuple(_names(targets)),
+        ranks=tuple((k, v) for k, v in ranks.items() if _whole(v))
+        if isinstance(ranks, dict)
+        else (),
+        dora=raw.get("use_dora") is True,
+        whole=tuple(_names(whole)),
+        odd=_odd(raw, targets, ranks),
     )
 
 

@@ -470,9 +470,7 @@ def promised(anatomy: Anatomy) -> dict[str, tuple[tuple[int, ...], Weight, int]]
                 f"no rule is known for the GGUF name of {weight.name} ({weight.role}), "
                 "so this file cannot be checked"
             )
-        shape = tuple(int(s) for s in weight.shape)
-        if weight.transposed:
-            shape = shape[::-1]
+        shape = tuple(int(s) for s in weight.applied_shape)
         if weight.routed:
             shape = (int(weight.experts), *shape)
         for layer in weight.layers.indices:

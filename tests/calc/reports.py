@@ -126,7 +126,14 @@ def latent(record: dict[str, Any], n: int) -> Mixer:
         return attention(layers(n), heads, heads, nope + rope, d_v)
     keys, values = Dim(c["kv_lora_rank"]), Dim(rope)
     return Mixer(
-        "latent", layers(n), Dim(heads), Dim(heads), Dim(nope + rope), Dim(d_v), keys, values
+        kind="latent",
+        layers=layers(n),
+        n_heads=Dim(heads),
+        n_kv_heads=Dim(heads),
+        d_qk=Dim(nope + rope),
+        d_v=Dim(d_v),
+        keys=keys,
+        values=values,
     )
 
 

@@ -160,12 +160,12 @@ def test_the_grid_fits_a_narrow_terminal() -> None:
 
     texts = [["123.45 MiB"] * 7] * 2
     grid = Grid(
-        "t",
-        "context",
-        ["131,072", "65,536"],
-        ["1", "2", "4", "8", "16", "32", "64"],
-        texts,
-        [[0.5] * 7] * 2,
+        title="t",
+        corner="context",
+        rows=["131,072", "65,536"],
+        columns=["1", "2", "4", "8", "16", "32", "64"],
+        texts=texts,
+        heat=[[0.5] * 7] * 2,
     )
     assert len(heat_map(grid, 80).columns) == 6 and len(heat_map(grid, 200).columns) == 8
 

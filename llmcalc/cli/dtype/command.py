@@ -107,7 +107,7 @@ def _live(asked: Questions, output: OutputOptions) -> None:
         x is not None for x in (asked.value, asked.bits, asked.params, asked.model, asked.tensor)
     ):
         raise InputError("--live casts its own numbers; it goes with a FORMAT alone")
-    from llmcalc.cli.live import need_live
+    from llmcalc.cli.measured import need_live
 
     need_live()
     from llmcalc.cli.dtype.live import on_device

@@ -47,7 +47,14 @@ def on_device(name: str | None, where: str) -> tuple[View, int]:
         Fact("numbers", N, "float32 numbers cast", exact),
     ]
     notes = ["NaN is compared as NaN, whatever its payload"]
-    return View("dtype/1", "casts on the device", columns, rows, facts, notes), wrong
+    return View(
+        kind="dtype/1",
+        title="casts on the device",
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+    ), wrong
 
 
 def _row(

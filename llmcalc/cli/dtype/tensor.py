@@ -153,7 +153,15 @@ def _one(header: Header, folder: Path, name: str, form: str | None) -> View:
     drawn = partial(
         Histogram, title, [float(e) for e in found.edges], [int(c) for c in found.counts]
     )
-    return View("dtype/1", title, columns, rows, _facts(summary, found), notes, picture=drawn)
+    return View(
+        kind="dtype/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=_facts(summary, found),
+        notes=notes,
+        picture=drawn,
+    )
 
 
 def _facts(s: Summary, found: Detail) -> list[Fact]:

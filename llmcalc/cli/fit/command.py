@@ -81,9 +81,10 @@ def fit(
 
     Exit 1 if it does not fit.
 
-    \b llmcalc fit --model llama-3.1-70b --device h100 --count 4 --ctx 32768 --concurrency 64
-    --engine vllm llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp llmcalc
-    fit llama-3-8b --device rtx-4090 --ctx 8192
+    \b
+    llmcalc fit llama-3.1-70b --device h100 --count 4 --ctx 32768 --batch 64 --engine vllm
+    llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp
+    llmcalc fit llama-3-8b --device rtx-4090 --ctx 8192
     """
     engine = choose(load.engine).engine
     for option in ("gpu_layers", "max_seqs"):
@@ -173,5 +174,14 @@ def _this_machine() -> tuple[Device, int]:
         seen = accelerators()
         if seen:
             name, n_bytes = seen[0]
-            return Device(name, n_bytes, n_bytes, True, None, {}, None, "torch"), len(seen)
+            return Device(
+                name=name,
+                memory_bytes=n_bytes,
+                visible_bytes=n_bytes,
+                visible_known=True,
+                bandwidth=None,
+                flops={},
+                link=None,
+                source="torch",
+            ), len(seen)
     return device, n

@@ -81,7 +81,15 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
     drawn = partial(_picture, title, [("device", parts)], answer.usable, si)
     rows, model = _rows(parts), s.model.about
     return View(
-        "fit/1", title, _columns(si), rows, facts, notes, model, output.explain, picture=drawn
+        kind="fit/1",
+        title=title,
+        columns=_columns(si),
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        model=model,
+        explain=output.explain,
+        picture=drawn,
     )
 
 
@@ -327,14 +335,14 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
     )
     columns, rows = _columns(output.si), _rows(parts)
     view = View(
-        "fit/1",
-        title,
-        columns,
-        rows,
-        facts,
-        notes,
-        s.model.about,
-        output.explain,
+        kind="fit/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        model=s.model.about,
+        explain=output.explain,
         picture=drawn,
     )
     return view, fits

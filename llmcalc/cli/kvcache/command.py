@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmcalc.cli.kvcache.compare import compared, with_changes, with_draft, with_memory
-from llmcalc.cli.live import TwinOptions, kv_twin
+from llmcalc.cli.measured import MeasureOptions, cache_measured
 from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, takes
 from llmcalc.cli.output.view import Column, Fact, View
@@ -39,7 +39,7 @@ def kvcache(
     load: LoadOptions,
     engines: EngineOptions,
     output: OutputOptions,
-    twin: TwinOptions,
+    measure: MeasureOptions,
     memory: Annotated[
         str | None,
         typer.Option("--memory", help="How much context or how many sequences fit: 80GB, 24GiB."),
@@ -68,7 +68,7 @@ def kvcache(
     llmcalc kvcache gemma-3-27b --memory 24GiB
     llmcalc kvcache llama-3-8b --ctx 8192 --vs engine=vllm
     """
-    twin.check()
+    measure.check()
     most = bytes_in("--max", limit) if limit is not None else None
     budget = bytes_in("--memory", memory) if memory is not None else None
     engines.settings.check(load.engine)
@@ -86,10 +86,10 @@ def kvcache(
     if vs:
         view = with_changes(view, compared(model, load, engines, vs, alone), output.si)
     wrong = 0
-    if twin.live:
+    if measure.live:
         if draft is not None:
             raise InputError("--live allocates one model's cache: it does not go with --draft")
-        view, wrong = kv_twin(view, found, asked, load.engine, twin)
+        view, wrong = cache_measured(view, found, asked, load.engine, measure)
     write(view, output)
     if wrong:
         raise typer.Exit(1)
@@ -152,14 +152,14 @@ def _view(found: Model, load: Load, answer: Cache, output: OutputOptions) -> Vie
         )
     notes = [*found.notes, *found.anatomy.notes, *answer.notes, *_warnings(found, load, answer)]
     return View(
-        "kvcache/1",
-        title,
-        columns,
-        rows,
-        _facts(found, load, answer, si),
-        notes,
-        found.about,
-        output.explain,
+        kind="kvcache/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=_facts(found, load, answer, si),
+        notes=notes,
+        model=found.about,
+        explain=output.explain,
     )
 
 

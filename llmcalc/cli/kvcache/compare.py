@@ -99,12 +99,15 @@ def _grid(cells: list[dict[str, Any]], memory: int, si: bool) -> Grid:
     batches = list(dict.fromkeys(c["batch"] for c in cells))
     by = {(c["context"], c["batch"]): c["kv_bytes"] for c in cells}
     return Grid(
-        "cache by context and sequences",
-        "context",
-        [exact(c) for c in contexts],
-        [exact(b) for b in batches],
-        [[size(by[c, b], si=si) if by[c, b] <= memory else "-" for b in batches] for c in contexts],
-        [[by[c, b] / memory for b in batches] for c in contexts],
+        title="cache by context and sequences",
+        corner="context",
+        rows=[exact(c) for c in contexts],
+        columns=[exact(b) for b in batches],
+        texts=[
+            [size(by[c, b], si=si) if by[c, b] <= memory else "-" for b in batches]
+            for c in contexts
+        ],
+        heat=[[by[c, b] / memory for b in batches] for c in contexts],
     )
 
 

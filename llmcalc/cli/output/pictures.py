@@ -92,13 +92,13 @@ def cache_growth(
         dict(kept)[context],
     )
     return Curves(
-        title,
-        "tokens of the sequence",
-        "cache",
-        lines,
-        [here],
-        lambda x: exact(round(x)),
-        by_bytes(si),
+        title=title,
+        x="tokens of the sequence",
+        y="cache",
+        lines=lines,
+        points=[here],
+        say_x=lambda x: exact(round(x)),
+        say_y=by_bytes(si),
         binary=not si,
     )
 
@@ -109,7 +109,14 @@ Held = Sequence[tuple[str, int]]
 def places(title: str, bars: Sequence[tuple[str, Held]], limit: tuple[str, int], si: bool) -> Stack:
     """What lies in each place, or is held at each moment, beside what there is room for."""
     drawn = [(place, [(name, float(n)) for name, n in parts if n]) for place, parts in bars]
-    return Stack(title, drawn, "bytes", by_bytes(si), (limit[0], float(limit[1])), not si)
+    return Stack(
+        title=title,
+        bars=drawn,
+        unit="bytes",
+        say=by_bytes(si),
+        limit=(limit[0], float(limit[1])),
+        binary=not si,
+    )
 
 
 def roofline(
@@ -122,7 +129,15 @@ def roofline(
     roof = [(low, low * bytes_per_s), (ridge, flop_per_s), (high, flop_per_s)]
     lines = [("bound: FLOP/byte · bandwidth, at most the peak", roof)]
     return Curves(
-        title, "FLOP per byte", "FLOP/s", lines, points, plain, _rate, log_x=True, log_y=True
+        title=title,
+        x="FLOP per byte",
+        y="FLOP/s",
+        lines=lines,
+        points=points,
+        say_x=plain,
+        say_y=_rate,
+        log_x=True,
+        log_y=True,
     )
 
 
@@ -150,4 +165,6 @@ def weights(title: str, numbers: Sequence[Sequence[float]]) -> Heat:
     """Attention weights of a calculation by hand."""
     names = [str(i) for i in range(len(numbers[0]))]
     rows = [f"query {i + len(numbers[0]) - len(numbers)}" for i in range(len(numbers))]
-    return Heat(title, rows, names, numbers, "query", "key")
+    return Heat(
+        title=title, rows=rows, columns=names, numbers=numbers, row_name="query", column_name="key"
+    )

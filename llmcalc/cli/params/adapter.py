@@ -62,7 +62,16 @@ def of_adapter(model: Model, adapter: Adapter, explain: bool) -> View:
     ]
     kind = "DoRA" if adapter.dora else "LoRA"
     title = f"{model.name}: {kind} of rank {adapter.rank} adds {count(n)} parameters"
-    return View("params/1", title, columns, rows, facts, notes, model.about, explain)
+    return View(
+        kind="params/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        model=model.about,
+        explain=explain,
+    )
 
 
 def _against(held: int) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmcalc.cli.live import TwinOptions, params_twin
+from llmcalc.cli.measured import MeasureOptions, params_measured
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, count_in, takes
 from llmcalc.cli.output.view import View
 from llmcalc.cli.output.write import write
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def params(
     model: ModelOptions,
     output: OutputOptions,
-    twin: TwinOptions,
+    measure: MeasureOptions,
     ctx: Annotated[
         str | None,
         typer.Option("--ctx", help="Longest context trained for (position table).", metavar="N"),
@@ -50,7 +50,7 @@ def params(
     llmcalc params config.json --expect 124439808
     llmcalc params toy --live
     """
-    twin.check()
+    measure.check()
     found = model.resolve(ctx=ctx)
     wanted = count_in("--expect", expect) if expect is not None else None
     if by not in calc.GROUPS:
@@ -59,8 +59,8 @@ def params(
         raise InputError(f"--tensors lists every tensor by itself; it does not go with --by {by}")
     view = of_model(found, by, tensors, dtype(in_dtype) if in_dtype else None, output)
     differences = 0
-    if twin.live:
-        view, differences = params_twin(view, found, twin)
+    if measure.live:
+        view, differences = params_measured(view, found, measure)
     write(view, output)
     if differences:
         raise typer.Exit(1)

@@ -55,7 +55,16 @@ def of_header(model: Model, header: Header, notes: list[str], output: OutputOpti
     notes += absent_tensors(header)
     title = f"{model.name}: {count(total)} parameters"
     drawn = partial(_picture, title, rows, "name")
-    return View("params/1", title, columns, rows, facts, notes, model.about, picture=drawn)
+    return View(
+        kind="params/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        model=model.about,
+        picture=drawn,
+    )
 
 
 def _picture(title: str, rows: list[Mapping[str, Any]], label: str) -> Picture:
@@ -180,14 +189,14 @@ def of_anatomy(
     title = f"{model.name} ({anatomy.family}{as_other}): {count(total)} parameters"
     notes += absent_tensors(model.header) if model.header is not None else []
     return View(
-        "params/1",
-        title,
-        columns,
-        rows,
-        facts(model, anatomy, total, form, output.si),
-        notes,
-        model.about,
-        output.explain,
+        kind="params/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts(model, anatomy, total, form, output.si),
+        notes=notes,
+        model=model.about,
+        explain=output.explain,
         picture=partial(_picture, title, rows, "name" if tensors else "part"),
     )
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from llmcalc.cli.output.view import Column, Fact, View
+from llmcalc.cli.prompts import label, prompt_ids
 from llmcalc.cli.sample import table as sample_view
-from llmcalc.cli.trace.live import label, prompt_ids
 from llmcalc.errors import InputError
 from llmcalc.live.device import name_of
 from llmcalc.live.generate import generate
@@ -31,7 +31,7 @@ from llmcalc.tokens.base import Tokenizer
 from llmcalc.units import exact
 
 if TYPE_CHECKING:
-    from llmcalc.cli.sample.command import GenerateOptions
+    from llmcalc.cli.sample.options import GenerateOptions
 
 
 def _load(options: GenerateOptions) -> tuple[Live, list[int], Tokenizer | None]:
@@ -212,4 +212,12 @@ def _view(
         "family": live.model.anatomy.family,
         "source": live.model.source,
     }
-    return View("sample/1", title, columns, rows, facts, said, model)
+    return View(
+        kind="sample/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=said,
+        model=model,
+    )

@@ -61,7 +61,7 @@ def subject(
             raise InputError(
                 f"--target {target!r} is no token of {n}", hint="an id from 0, or a label"
             )
-    return Subject(logits, n, stored, names, engine, at)
+    return Subject(logits=logits, n_vocab=n, stored=stored, labels=names, engine=engine, target=at)
 
 
 def view(
@@ -110,12 +110,12 @@ def view(
     if drawn is not None and tally is not None:
         facts += _drawn(end, drawn, tally, settings.seed)
     return View(
-        "sample/1",
-        _title(s, end),
-        columns,
-        table,
-        facts,
-        _notes(s, settings, tokens),
+        kind="sample/1",
+        title=_title(s, end),
+        columns=columns,
+        rows=table,
+        facts=facts,
+        notes=_notes(s, settings, tokens),
         explain=explain,
     )
 
@@ -309,7 +309,13 @@ def _line_up(
         facts.append(Fact(f"p{j}", {**fact, "text": said}, label, lambda f: str(f["text"])))
     title = f"{exact(s.n_vocab)} logits under {len(variants)} settings"
     return View(
-        "sample/1", title, columns, table, facts, _notes(s, variants[0][1], tokens), explain=explain
+        kind="sample/1",
+        title=title,
+        columns=columns,
+        rows=table,
+        facts=facts,
+        notes=_notes(s, variants[0][1], tokens),
+        explain=explain,
     )
 
 

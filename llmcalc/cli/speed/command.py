@@ -118,7 +118,7 @@ def _measured(
     model: Model, steps: Sequence[tuple[int, Step, Step]], options: SpeedOptions, context: int
 ) -> list[Fact]:
     """The first batch, really run: its seconds beside the bound's."""
-    from llmcalc.cli.live import need_live
+    from llmcalc.cli.measured import need_live
 
     need_live()
     from llmcalc.live.load import load
@@ -261,7 +261,17 @@ def _view(
     )
     drawn = partial(_picture, title, ask, steps)
     columns, known = _columns(output.si), model.about
-    return View("speed/1", title, columns, rows, facts, notes, known, output.explain, picture=drawn)
+    return View(
+        kind="speed/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        model=known,
+        explain=output.explain,
+        picture=drawn,
+    )
 
 
 def _picture(title: str, ask: Ask, steps: Sequence[tuple[int, Step, Step]]) -> Picture:

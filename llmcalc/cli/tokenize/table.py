@@ -21,7 +21,7 @@ from llmcalc.tokens.find import named
 from llmcalc.units import exact, parse_count, percent
 
 if TYPE_CHECKING:
-    from llmcalc.cli.tokenize.command import CountOptions, TokenOptions
+    from llmcalc.cli.tokenize.options import CountOptions, TokenOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,12 @@ def of_text(s: Subject, counting: CountOptions) -> View:
     notes = [*s.notes, *_notes(s, ids, len(rows), counting)]
     title = f"{exact(len(ids))} tokens under {safe(s.tokenizer.name)}"
     return View(
-        "tokenize/1",
-        title,
-        columns,
-        rows,
-        facts,
-        notes,
+        kind="tokenize/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
         bands=bands(pieces[: counting.rows or None]),
     )
 
@@ -418,4 +418,6 @@ def _files_view(
     if not tokenizer.cuts_before_spaces:
         notes.append(f"{safe(tokenizer.name)} sees every text whole: cutting it could change ids")
     title = f"{exact(total.tokens)} tokens" + (f" in {len(rows)} files" if len(rows) > 1 else "")
-    return View("tokenize/1", title, columns, rows, facts, notes)
+    return View(
+        kind="tokenize/1", title=title, columns=columns, rows=rows, facts=facts, notes=notes
+    )

@@ -69,7 +69,7 @@ def _worked(name: str, values: Mapping[str, Any]) -> View:
 
 def _shortcuts(g: Given) -> Worked:
     """Real gradients by torch, without and with shortcuts."""
-    from llmcalc.cli.live import need_live
+    from llmcalc.cli.measured import need_live
 
     widths, x = g.wholes("widths", most=4096), [float(v) for v in g.vector("x")]
     target, seed = g.number("target", 0), g.whole("seed", 123, 0, 2**31)

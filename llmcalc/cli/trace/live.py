@@ -8,26 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from llmcalc.anatomy import Anatomy
 from llmcalc.cli.output.view import Column, Fact, Grid, View
+from llmcalc.cli.prompts import label, prompt_ids
 from llmcalc.cli.trace.table import COLUMNS, Row, Subject, described, notes, rows
 from llmcalc.dims import Dim
-from llmcalc.engines.cache import Load
-from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
 from llmcalc.formats.element import dtype
 from llmcalc.live.device import name_of
 from llmcalc.live.load import Live, layer_bytes, load, run_bytes
 from llmcalc.live.measure import peak_resident
 from llmcalc.live.trace import Trace, first_nan, ids_tensor, lens, top, watch
+from llmcalc.questions.kvcache import cache_bytes
 from llmcalc.questions.trace import Step, ask, peak_bound, walk
-from llmcalc.text import safe
 from llmcalc.tokens.base import Tokenizer
-from llmcalc.tokens.find import of_model
 from llmcalc.units import exact, size
 
 if TYPE_CHECKING:
-    from llmcalc.cli.trace.command import LiveOptions
+    from llmcalc.cli.trace.options import LiveOptions
 
 TOY_PROMPT = "The weather is"
 _SMALL = 1024
@@ -77,13 +74,13 @@ def view(subject: Subject, run: LiveOptions) -> tuple[View | None, int]:
     )
     drawn = grid.picture if grid else None
     made = View(
-        "trace/1",
-        title,
-        _columns(),
-        found,
-        facts,
-        said,
-        described(subject.model),
+        kind="trace/1",
+        title=title,
+        columns=_columns(),
+        rows=found,
+        facts=facts,
+        notes=said,
+        model=described(subject.model),
         grid=grid,
         picture=drawn,
     )
@@ -100,28 +97,6 @@ def _steps(live: Live, tokens: int) -> list[Step]:
     return [
         replace(s, shape=(*s.shape[:-1], whole)) if s.slot in ("head", "last") else s for s in steps
     ]
-
-
-def prompt_ids(
-    live: Live, prompt: str | None, ids: str | None
-) -> tuple[list[int], Tokenizer | None]:
-    """The tokens to run, and the tokenizer they came from where there is one."""
-    if ids is not None:
-        if prompt is not None:
-            raise InputError("--prompt and --ids are two ways to say the same")
-        words = ids.replace(",", " ").split()
-        if not words or not all(w.isdigit() for w in words):
-            raise InputError(f"--ids is {ids!r}; token ids are whole numbers between commas")
-        try:
-            return [int(w) for w in words], of_model(live.model)
-        except Exception:
-            return [int(w) for w in words], None
-    tokenizer = of_model(live.model)
-    text = prompt if prompt is not None else TOY_PROMPT
-    found = tokenizer.encode(text, "allow", add=True)
-    if not found:
-        raise InputError("the prompt is empty", hint="a model continues from at least one token")
-    return found, tokenizer
 
 
 def _padded(
@@ -187,19 +162,6 @@ def _columns() -> list[Column]:
             shown=False,
         ),
     ]
-
-
-def cache_bytes(anatomy: Anatomy, context: int, batch: int, element_bytes: int) -> int:
-    """Bytes of a cache by the plain formula, in a plain format."""
-    kind = dtype({2: "float16", 4: "float32", 8: "float64"}[element_bytes])
-    load = Load(
-        context=Dim(context),
-        batch=Dim(batch),
-        key_dtype=kind,
-        value_dtype=kind,
-        state_dtype=kind,
-    )
-    return int(formula(anatomy, load).kv_bytes)
 
 
 def _facts(
@@ -287,13 +249,6 @@ def _labels(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
     return [label(tokenizer, i) for i in ids]
 
 
-def label(tokenizer: Tokenizer | None, token: int) -> str:
-    """A token as a person reads it: its text in quotes, or its id."""
-    if tokenizer is None or token >= tokenizer.n_vocab:
-        return str(token)
-    return safe(repr(tokenizer.piece(token).decode("utf-8", "backslashreplace")))
-
-
 def _next(trace: Trace, tokenizer: Tokenizer | None, k: int) -> list[Fact]:
     """The likeliest next tokens, and all logits of a small vocabulary."""
     last = trace.logits[0, -1]
@@ -338,7 +293,14 @@ def _heat(trace: Trace, text: str, labels: Sequence[str]) -> Grid:
     numbers = weights[0, head].tolist()
     texts = [[f"{x:.2f}" if x else "·" for x in row] for row in numbers]
     title = f"layer {layer}, head {head}: how much each query (row) takes from each key (column)"
-    return Grid(title, "query", list(labels), list(labels), texts, numbers)
+    return Grid(
+        title=title,
+        corner="query",
+        rows=list(labels),
+        columns=list(labels),
+        texts=texts,
+        heat=numbers,
+    )
 
 
 def _matrices(trace: Trace, text: str) -> list[Fact]:

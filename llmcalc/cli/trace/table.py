@@ -145,7 +145,15 @@ def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
         described(model),
     )
     return View(
-        "trace/1", title, COLUMNS, found, facts, said, known, subject.explain, picture=drawn
+        kind="trace/1",
+        title=title,
+        columns=COLUMNS,
+        rows=found,
+        facts=facts,
+        notes=said,
+        model=known,
+        explain=subject.explain,
+        picture=drawn,
     )
 
 

@@ -14,7 +14,7 @@ from llmcalc.course.toy import IDS, TARGETS, WORDS, backward, forward, toy
 from llmcalc.errors import InputError
 
 if TYPE_CHECKING:
-    from llmcalc.cli.trace.command import CourseOptions
+    from llmcalc.cli.trace.options import CourseOptions
 
 _DEEPEST = 64
 

@@ -158,9 +158,10 @@ def train_command(
     """Weights, gradients, optimizer states, activations and logits of every rank, and the moment of
     the peak.
 
-    \b llmcalc train llama-3-8b --tokens 8192 --like megatron --zero 1 --dp 8 --tp 2 --recompute
-    selective llmcalc train llama-3.2-1b --tokens 2048 --precision bf16-mixed llmcalc train
-    llama-3-8b --precision bf16 --lora-rank 16 --weights nf4 --recompute full
+    \b
+    llmcalc train llama-3-8b --tokens 8192 --like megatron --zero 1 --dp 8 --tp 2
+    llmcalc train llama-3.2-1b --tokens 2048 --precision bf16-mixed
+    llmcalc train llama-3-8b --precision bf16 --lora-rank 16 --weights nf4 --recompute full
     """
     found = model.resolve()
     recipe = _recipe(options)
@@ -182,7 +183,7 @@ def train_command(
 
 def _live(model: Model, r: Recipe, answer: Training, run: RunOptions) -> tuple[list[Fact], int]:
     """A real step beside the prediction: states to the byte, the peak below its bound."""
-    from llmcalc.cli.live import against, need_live
+    from llmcalc.cli.measured import against, need_live
 
     if (
         r.like not in ("fp32", "bf16")
@@ -330,14 +331,14 @@ def _view(
     )
     drawn = partial(_picture, title, answer, run, si)
     return View(
-        "train/1",
-        title,
-        columns,
-        rows,
-        facts,
-        notes,
-        model.about,
-        output.explain,
+        kind="train/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        model=model.about,
+        explain=output.explain,
         picture=drawn,
     )
 

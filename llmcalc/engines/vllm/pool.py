@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from llmcalc.anatomy import Anatomy, Layers, Mixer
 from llmcalc.dims import Dim, ceil_div, dim, least, total
-from llmcalc.engines.cache import Cache, Load, Row, kind_of, shared_heads, state_size, token_bytes
+from llmcalc.engines.cache import Cache, Load, Row, kind_of, state_size, token_bytes
 from llmcalc.errors import InputError
+from llmcalc.parallel import shared_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,15 @@ def cross(layers: Layers, n_heads: Dim, d_h: Dim, source: Dim | None = None) -> 
     lasts.
     """
     return Mixer(
-        "cross", layers, n_heads, n_heads, d_h, d_h, n_heads * d_h, n_heads * d_h, max_source=source
+        kind="cross",
+        layers=layers,
+        n_heads=n_heads,
+        n_kv_heads=n_heads,
+        d_qk=d_h,
+        d_v=d_h,
+        keys=n_heads * d_h,
+        values=n_heads * d_h,
+        max_source=source,
     )
 
 

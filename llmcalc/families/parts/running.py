@@ -19,6 +19,7 @@ ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activa
 
 
 def first_given(c: Config, keys: tuple[str, ...], otherwise: Any) -> Any:
+    """The value of the first key that the file or the class gives, else ``otherwise``."""
     for source in (c.raw, c.defaults):
         for key in keys:
             if source.get(key) is not None:
@@ -27,6 +28,7 @@ def first_given(c: Config, keys: tuple[str, ...], otherwise: Any) -> Any:
 
 
 def number(c: Config, key: str, otherwise: float = 1.0) -> float:
+    """A key's number; text or a list in its place is an UnavailableError."""
     value = first_given(c, (key,), otherwise)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnavailableError(f"{c.family}: {key} is {value!r}, not a number")
@@ -79,7 +81,14 @@ def rotary(
         kind, settings = _gguf_scaling(c)
     if kind == "su":
         kind = "longrope"
-    return Rotary(int(dim * share), float(theta), kind, settings, interleaved, context)
+    return Rotary(
+        dim=int(dim * share),
+        base=float(theta),
+        kind=kind,
+        settings=settings,
+        interleaved=interleaved,
+        max_context=context,
+    )
 
 
 def _gguf_scaling(c: Config) -> tuple[str, dict[str, Any]]:
@@ -99,4 +108,5 @@ def in_pairs(c: Config) -> bool:
 
 
 def normalised(normalise: bool) -> Router:
+    """A softmax over all experts, the chosen ones made to sum to one where ``normalise``."""
     return Router(normalise=normalise)

@@ -68,5 +68,10 @@ def quantise(numbers: Array, way: Way, block: int | None = None) -> Coded:
     n = numbers.size
     clipped = int((found != codes).reshape(-1)[:n].sum())
     return Coded(
-        values.reshape(-1)[:n], codes.reshape(-1)[:n], scales, rows.shape[1], clipped, zeros
+        values=values.reshape(-1)[:n],
+        codes=codes.reshape(-1)[:n],
+        scales=scales,
+        block=rows.shape[1],
+        clipped=clipped,
+        zeros=zeros,
     )

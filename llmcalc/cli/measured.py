@@ -1,4 +1,4 @@
-"""The live twins of the calculating commands: the same numbers, measured.
+"""The live checks of the calculating commands: the same numbers, measured.
 
 A difference is exit code 1.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TwinOptions:
+class MeasureOptions:
     """Measuring on a device."""
 
     live: Annotated[bool, typer.Option("--live", help="Do it on a device, and measure.")] = False
@@ -59,11 +59,11 @@ def against(predicted: int) -> Any:
     return lambda n: f"{exact(n)} B, predicted {exact(predicted)}: difference {n - predicted}"
 
 
-def params_twin(view: View, model: Model, twin: TwinOptions) -> tuple[View, int]:
+def params_measured(view: View, model: Model, measure: MeasureOptions) -> tuple[View, int]:
     """``params`` with the elements and bytes that were really loaded."""
     from llmcalc.live.load import load, run_bytes
 
-    live = load(model, twin.device, twin.run_dtype)
+    live = load(model, measure.device, measure.run_dtype)
     loaded = live.runner.weights.loaded
     if live.streamed:
         for plan in live.runner.plans:
@@ -81,8 +81,8 @@ def params_twin(view: View, model: Model, twin: TwinOptions) -> tuple[View, int]
     return _more(view, facts, live.notes), (loaded.params != total) + (have != predicted)
 
 
-def kv_twin(
-    view: View, model: Model, load: Load, engine: str, twin: TwinOptions
+def cache_measured(
+    view: View, model: Model, load: Load, engine: str, measure: MeasureOptions
 ) -> tuple[View, int]:
     """``kvcache`` with the cache really allocated."""
     from llmcalc.engines import find
@@ -92,7 +92,7 @@ def kv_twin(
     from llmcalc.live.load import no_memory
     from llmcalc.live.measure import memory
 
-    device = choose(twin.device)
+    device = choose(measure.device)
     predicted = next(int(f.value) for f in view.facts if f.key == "kv_bytes")
     before = memory(device).allocated
     with no_memory(device, predicted, "of cache"):
@@ -108,18 +108,18 @@ def kv_twin(
     return _more(view, facts, ()), int(have != predicted)
 
 
-def check_twin(
-    view: View, model: Model, context: int, batch: int, twin: TwinOptions
+def check_measured(
+    view: View, model: Model, context: int, batch: int, measure: MeasureOptions
 ) -> tuple[View, int]:
     """``check`` with weights, cache and activations on the device, and what memory they took."""
-    from llmcalc.cli.trace.live import cache_bytes
     from llmcalc.live.device import choose
     from llmcalc.live.load import load, run_bytes
     from llmcalc.live.measure import memory, peak_resident
+    from llmcalc.questions.kvcache import cache_bytes
 
-    device = choose(twin.device)
+    device = choose(measure.device)
     before, peak_before = memory(device), peak_resident()
-    live = load(model, twin.device, twin.run_dtype)
+    live = load(model, measure.device, measure.run_dtype)
     anatomy, element = live.runner.anatomy, live.dtype.itemsize
     for plan in live.runner.plans if live.streamed else ():
         live.runner.layer(plan.index)

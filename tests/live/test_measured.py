@@ -1,4 +1,4 @@
-"""The live twins: caches really allocated, weights really loaded, against what was calculated."""
+"""The live checks: caches really allocated, weights really loaded, against what was calculated."""
 
 from __future__ import annotations
 
