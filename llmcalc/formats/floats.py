@@ -121,8 +121,8 @@ class Float:
         code = None if isinstance(value, str) else self._nearest(abs(value))
         if code is None:
             code = self._above(saturate)
-            if not saturate and self.kind in ("fn", "fnuz", "scale"):
-                return code
+            if not saturate and self.kind in ("fnuz", "scale"):
+                return code  # their only NaN has no sign
         if negative and (code or self.kind != "fnuz"):
             code |= 1 << (self.bits - 1)
         return code
@@ -214,6 +214,9 @@ FLOATS: dict[str, Float] = {
         Float("float8_e5m2", 5, 2, 15),
         Float("float8_e4m3fnuz", 4, 3, 8, "fnuz"),
         Float("float8_e5m2fnuz", 5, 2, 16, "fnuz"),
+        Float("float8_e4m3_ieee", 4, 3, 7),
+        Float("float8_e3m4", 3, 4, 3),
+        Float("float8_e4m3b11fnuz", 4, 3, 11, "fnuz"),
         Float("float8_e8m0fnu", 8, 0, 127, "scale", sign=0),
         Float("float6_e2m3", 2, 3, 1, "finite"),
         Float("float6_e3m2", 3, 2, 3, "finite"),

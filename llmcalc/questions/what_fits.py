@@ -115,7 +115,7 @@ def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:
     if not any(m.kind in ("cross", "shared") for m in ask.anatomy.mixers):
         found["pipeline"] = {pp: _fullest_stage(whole, pp) for pp in _divisors(n_layers)}
     experts = ask.anatomy.n_experts
-    if experts > 1:
+    if experts:
         found["expert"] = {
             ep: _weights(replace(whole, anatomy=fewer_experts(ask.anatomy, ep)))
             for ep in _divisors(experts)

@@ -69,7 +69,7 @@ def _all(columns: int) -> Iterator[tuple[str, str, float, Trip]]:
     for name in ("float8_e4m3fn", "float8_e5m2", *_NARROW):
         yield name, "scaled per row", FLOATS[name].bits + 32 / columns, partial(_scaled, name=name)
     for bits in (8, 4, 2):
-        restricted, _, affine = ways(bits)
+        restricted, _, affine, _ = ways(bits)
         name = f"int{bits}"
         yield (
             name,

@@ -246,7 +246,7 @@ def test_nf4_memory(cli: Cli) -> None:
         (("q4_k", "--value", "1"), "q4_k"),
         (("bf16", "--symmetric", "--value", "1"), "integers"),
         (("mxfp4", "--affine", "--value", "1"), "mxfp4"),
-        (("uint8", "--value", "1"), "uint8"),
+        (("ternary", "--value", "1"), "ternary"),
         (("nf4_double", "--value", "1"), "nf4"),
         (("int8", "--value", "1e300"), "1e300"),
         (("--symmetric",), "--value"),

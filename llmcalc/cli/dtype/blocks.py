@@ -154,7 +154,7 @@ def stored(found: Integer | Block, numbers: list[Number], only: str | None) -> V
         columns,
         result,
         facts,
-        notes=_notes(found),
+        notes=_notes(found, {row["rule"] for row in result}),
     )
 
 
@@ -174,12 +174,15 @@ def _coded(found: Integer | Block, array: Any, only: str | None) -> list[tuple[s
     from llmcalc.formats.codecs import integer as integers
 
     if isinstance(found, Integer):
-        if found.name == "ternary" or found.lowest == 0:
+        if found.name == "ternary":
             raise InputError(
                 f"numbers are not stored as {found.name} by one rule",
-                hint="int8, int4 and int2 are",
+                hint="int8, int4, int2 and their unsigned kin are",
             )
-        chosen = [w for w in integers.ways(found.bits) if only is None or w.name.startswith(only)]
+        ways = integers.ways(found.bits, signed=found.lowest < 0)
+        chosen = [w for w in ways if only is None or w.name.startswith(only)]
+        if not chosen:
+            raise InputError(f"{found.name} has no code below 0, so nothing lies around it")
         return [(w.name, integers.quantise(array, w)) for w in chosen]
     if only is not None:
         raise InputError(f"--{only} is a question about integers, and {found.name} is none")
@@ -218,6 +221,8 @@ def _row(
     }
     if isinstance(found, Integer) and coded.zeros is not None:
         row |= {"zero_point": int(coded.zeros[at]), "code": int(code)}
+        if scaled is not None and round(scaled) + int(coded.zeros[at]) != int(code):
+            row["note"] = "clipped"
     return row
 
 
@@ -233,22 +238,22 @@ def _note(found: Integer | Block, scaled: float | None) -> str | None:
     return f"clipped to {largest(found.name):g}"
 
 
-def _notes(found: Integer | Block) -> list[str]:
+def _notes(found: Integer | Block, rules: set[str]) -> list[str]:
+    """What the rules that are shown do, and no others."""
+    said = {
+        "symmetric": "symmetric: s = max|x| / ((q_max - q_min)/2), z = 0",
+        "affine": "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range "
+        "widened to hold 0",
+        "affine, range not widened": "range not widened: the same of the numbers alone, "
+        "z clamped into the codes",
+        "floor": "floor: scale 2^(floor(log2 max|x|) - emax), the OCP rule, which clips",
+        "ceil": "ceil: the least power of two that clips nothing",
+    }
+    shown = {"symmetric" if rule.startswith("symmetric") else rule for rule in rules}
+    notes = [text for rule, text in said.items() if rule in shown]
     if isinstance(found, Integer):
-        return [
-            "q = round(x/s) + z, halves to even, x̂ = (q - z)·s",
-            "symmetric: s = max|x| / ((q_max - q_min)/2), z = 0",
-            (
-                "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range"
-                " widened to hold 0"
-            ),
-        ]
-    if found.name.startswith("mx"):
-        return [
-            "floor: scale 2^(floor(log2 max|x|) - emax), the OCP rule, which clips",
-            "ceil: the least power of two that clips nothing",
-        ]
-    return []
+        notes.insert(0, "q = round(x/s) + z, halves to even, x̂ = (q - z)·s")
+    return notes
 
 
 def short(x: Any) -> str:

@@ -10,12 +10,13 @@ import typer
 
 from llmcalc.cli.dtype import blocks as packed
 from llmcalc.cli.dtype import floats
+from llmcalc.cli.dtype.codes import PACKED, codes_in, of_block, of_codes, of_integers, of_word
 from llmcalc.cli.options.model import OutputOptions, count_in, takes
 from llmcalc.cli.output.pictures import as_bars, by_bytes
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
 from llmcalc.errors import InputError
-from llmcalc.formats.block import BLOCKS, find
+from llmcalc.formats.block import BLOCKS, Integer, find
 from llmcalc.formats.element import DTYPES, dtype
 from llmcalc.units import exact, size
 
@@ -46,6 +47,14 @@ class Questions:
         typer.Option(
             "--params", "--elements", help="What so many take in every format.", metavar="N"
         ),
+    ] = None
+    codes: Annotated[
+        str | None,
+        typer.Option("--codes", help="Codes of FORMAT, with --scale and --zero.", metavar="Q,..."),
+    ] = None
+    scale: Annotated[float | None, typer.Option("--scale", help="With --codes: the scale.")] = None
+    zero: Annotated[
+        int | None, typer.Option("--zero", help="With --codes: the zero point, as it is stored.")
     ] = None
     symmetric: Annotated[
         bool, typer.Option("--symmetric", help="Integers around 0: zero point 0.")
@@ -82,18 +91,16 @@ def show(asked: Questions, output: OutputOptions) -> None:
     llmcalc dtype bf16
     llmcalc dtype fp8 --value 0.1,448,465
     llmcalc dtype int8 --value=-1,-0.5,0.3,0.75
+    llmcalc dtype gptq --codes 3,15,0 --scale 0.01 --zero 7
     llmcalc dtype --params 70e9
     llmcalc dtype q4_k_m --model llama-3-8b
     llmcalc dtype --tensor model.safetensors:lm_head.weight
     """
-    if (
-        sum(
-            x is not None
-            for x in (asked.value, asked.bits, asked.params, asked.model, asked.tensor)
+    asks = (asked.value, asked.bits, asked.codes, asked.params, asked.model, asked.tensor)
+    if sum(x is not None for x in asks) > 1:
+        raise InputError(
+            "--value, --bits, --codes, --params, --model and --tensor are different questions"
         )
-        > 1
-    ):
-        raise InputError("--value, --bits, --params, --model and --tensor are different questions")
     if asked.live:
         _live(asked, output)
         return
@@ -103,9 +110,8 @@ def show(asked: Questions, output: OutputOptions) -> None:
 
 
 def _live(asked: Questions, output: OutputOptions) -> None:
-    if any(
-        x is not None for x in (asked.value, asked.bits, asked.params, asked.model, asked.tensor)
-    ):
+    asks = (asked.value, asked.bits, asked.codes, asked.params, asked.model, asked.tensor)
+    if any(x is not None for x in asks):
         raise InputError("--live casts its own numbers; it goes with a FORMAT alone")
     from llmcalc.cli.measured import need_live
 
@@ -123,6 +129,11 @@ def _answer(asked: Questions, si: bool) -> View:
     only = "symmetric" if asked.symmetric else "affine" if asked.affine else None
     if only and (asked.symmetric == asked.affine or not asked.value):
         raise InputError("--symmetric and --affine are two ways for --value in an integer format")
+    scaled = asked.scale is not None or asked.zero is not None
+    if scaled and asked.codes is None and not (asked.bits and name in PACKED):
+        raise InputError("--scale and --zero go with --codes, or with --bits of gptq and awq")
+    if asked.codes is not None:
+        return _codes(asked)
     if asked.model is not None:
         from llmcalc.cli.dtype.model import of_model
 
@@ -137,10 +148,34 @@ def _answer(asked: Questions, si: bool) -> View:
         return _values(name, asked.value, only)
     if asked.bits is None:
         return floats.limits(name)
-    if name is None:
+    return _bits(asked, asked.bits)
+
+
+def _bits(asked: Questions, text: str) -> View:
+    """A code of a scalar, one block's bytes, integers, or a packed word."""
+    if asked.name is None:
         raise InputError("--bits needs a format", hint="llmcalc dtype bf16 --bits 0x3f80")
+    name = asked.name.lower()
+    if name in PACKED:
+        return of_word(name, text, asked.scale, asked.zero)
+    found = find(name)
+    if isinstance(found, Integer):
+        return of_integers(found, text)
+    if found is not None:
+        return of_block(found, text)
     form = floats.named(name)
-    return floats.stored([form], [floats.from_bits(form, asked.bits)])
+    return floats.stored([form], [floats.from_bits(form, text)])
+
+
+def _codes(asked: Questions) -> View:
+    """Codes with a scale and a zero point."""
+    if asked.name is None or asked.codes is None:
+        raise InputError("--codes needs a format", hint="llmcalc dtype gptq --codes 3,15 ...")
+    if asked.scale is None:
+        raise InputError("--codes needs --scale", hint="--scale 0.01 --zero 8")
+    known = find(asked.name)
+    name = known.name if known is not None else asked.name.lower()
+    return of_codes(name, codes_in(name, asked.codes), asked.scale, asked.zero)
 
 
 def _values(name: str | None, texts: list[str], only: str | None) -> View:

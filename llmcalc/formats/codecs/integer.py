@@ -18,36 +18,51 @@ from llmcalc.formats.codecs.scalar import Array
 class Way:
     """How codes lie on the numbers: symmetric around 0 on a restricted or the full range, or
     affine.
+
+    ``widened``: the range of the numbers is widened to hold 0, which then comes back exactly.
     """
 
     name: str
     bits: int
     lowest: int
     highest: int
+    widened: bool = True
 
     @property
     def symmetric(self) -> bool:
         """Whether the zero point is 0."""
-        return self.name != "affine"
+        return self.name.startswith("symmetric")
 
 
-def ways(bits: int) -> list[Way]:
-    """The three in use. Restricted: -127..127, so that -x has a code where x has; full:
-    -128..127.
+NARROW = "affine, range not widened"
+
+
+def ways(bits: int, signed: bool = True) -> list[Way]:
+    """The rules in use, by the integers that codes are.
+
+    Restricted: -127..127, so that -x has a code where x has; full: -128..127. Unsigned codes have
+    the affine rules alone.
     """
     top = 2 ** (bits - 1) - 1
+    lowest, highest = (-top - 1, top) if signed else (0, 2 * top + 1)
+    affine = [
+        Way("affine", bits, lowest, highest),
+        Way(NARROW, bits, lowest, highest, widened=False),
+    ]
+    if not signed:
+        return affine
     return [
         Way("symmetric, restricted", bits, -top, top),
-        Way("symmetric, full", bits, -top - 1, top),
-        Way("affine", bits, -top - 1, top),
+        Way("symmetric, full", bits, lowest, highest),
+        *affine,
     ]
 
 
 def quantise(numbers: Array, way: Way, block: int | None = None) -> Coded:
     """A flat array in blocks, or whole: one scale and zero point each; halves are rounded to even.
 
-    The affine range is widened to hold 0, as torch's observers do, so that 0 comes back exactly. An
-    array of zeros has scale 1.
+    The affine range is widened to hold 0, as torch's observers do, so that 0 comes back exactly;
+    where it is not, the zero point is clamped into the codes. An array of one value has scale 1.
 
     >>> quantise(np.array([-1.0, -0.5, 0.3, 0.75]), ways(8)[0]).codes.tolist()
     [-127.0, -64.0, 38.0, 95.0]
@@ -58,9 +73,12 @@ def quantise(numbers: Array, way: Way, block: int | None = None) -> Coded:
         scales = np.abs(rows).max(axis=1) / span
         zeros = np.zeros_like(scales)
     else:
-        low, high = np.minimum(rows.min(axis=1), 0.0), np.maximum(rows.max(axis=1), 0.0)
+        low, high = rows.min(axis=1), rows.max(axis=1)
+        if way.widened:
+            low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
         scales = (high - low) / (way.highest - way.lowest)
         zeros = np.rint(way.lowest - low / np.where(scales > 0, scales, 1.0))
+        zeros = np.clip(zeros, way.lowest, way.highest)  # a zero point is a code too
     scales = np.where(scales > 0, scales, 1.0)
     found = np.rint(rows / scales[:, None]) + zeros[:, None]
     codes = np.clip(found, way.lowest, way.highest)
