@@ -29,7 +29,8 @@ class MeasureOptions:
 
     live: Annotated[bool, typer.Option("--live", help="Do it on a device, and measure.")] = False
     device: Annotated[
-        str, typer.Option("--device", help="With --live: auto, cpu, cuda, cuda:1 or mps.")
+        str,
+        typer.Option("--run-on", "--device", help="With --live: auto, cpu, cuda, cuda:1 or mps."),
     ] = "auto"
     run_dtype: Annotated[
         str | None,
@@ -43,7 +44,7 @@ class MeasureOptions:
         if self.live:
             need_live()
         elif self.device != "auto" or self.run_dtype is not None:
-            raise InputError("--device and --run-dtype go with --live")
+            raise InputError("--run-on and --run-dtype go with --live")
 
 
 def need_live() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -178,3 +179,63 @@ def test_every_option_has_a_name_of_its_own() -> None:
                     assert any(str(x).startswith("--") for x in texts), f"{path.name}:{call.lineno}"
                     found += 1
     assert found > 150
+
+
+def options_of(command: str) -> dict[str, str]:
+    """Every spelling of a command's options, to the first one."""
+    from typer.main import get_command
+
+    from llmcalc.cli import _application
+
+    app = get_command(_application([command]))
+    found = getattr(app, "commands", {command: app})[command]
+    return {name: max(p.opts, key=len) for p in found.params for name in (*p.opts,)}
+
+
+def test_one_name_for_one_thing() -> None:
+    """Where it runs, in which format, and whether: the same option in every command."""
+    from llmcalc.cli import COMMANDS
+
+    runs = [c for c in COMMANDS if "--live" in options_of(c) and c != "tokenize"]
+    assert len(runs) >= 8
+    for command in runs:
+        assert "--run-on" in options_of(command), command
+    for command in ("params", "kvcache", "check", "trace", "sample"):
+        assert "--run-dtype" in options_of(command), command
+
+
+FLAG = re.compile(r"(?<![\w`-])--[a-z][a-z-]+")
+
+
+def test_hints_name_options_that_there_are() -> None:
+    """An option in a message is one of some command; in `llmcalc X ...` it is one of X."""
+    from llmcalc.cli import COMMANDS
+
+    known = {name for command in COMMANDS for name in options_of(command)}
+    known |= {"--nproc-per-node", "--no-deps"}  # of torchrun and pip
+    checked = 0
+    for path in Path(llmcalc.__file__).parent.rglob("*.py"):
+        calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+        errors = [c for c in calls if ast.unparse(c.func).endswith("Error")]
+        for text in (n for e in errors for n in ast.walk(e) if isinstance(n, ast.Constant)):
+            if not isinstance(text.value, str):
+                continue
+            for command, words in re.findall(r"`llmcalc ([a-z]+)([^`]*)`", text.value):
+                if command in COMMANDS:
+                    assert set(FLAG.findall(words)) <= set(options_of(command)), text.value
+            flags = {f for f in FLAG.findall(text.value) if not f.endswith("-")}
+            assert flags <= known, f"{path.name}:{text.lineno} {flags - known}"
+            checked += len(flags)
+    assert checked > 100
+
+
+def test_every_command_is_whole() -> None:
+    """A page, two examples in its help, a place in the manual."""
+    from llmcalc.cli import COMMANDS
+
+    docs = Path(__file__).parents[2] / "docs"
+    manual = (docs / "man" / "llmcalc.1").read_text()
+    for command in COMMANDS:
+        page = docs / f"{command}.md" if command != "list" else docs.parent / "README.md"
+        assert f"llmcalc {command}" in page.read_text(), command
+        assert f"llmcalc {command}".replace("-", "\\-") in manual, command

@@ -91,7 +91,7 @@ def test_a_device_that_is_not_there(
     cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    one_line(cli("trace", "--live", "--device", "cuda:7"), 3, "cuda:7", "--device cpu")
+    one_line(cli("trace", "--live", "--device", "cuda:7"), 3, "cuda:7", "--run-on cpu")
     one_line(cli("trace", "--live", "--device", "tpu"), 2, "tpu")
     one_line(cli("trace", "--live", "--dtype", "int8"), 2, "int8")
 

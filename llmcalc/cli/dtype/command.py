@@ -77,9 +77,10 @@ class Questions:
     live: Annotated[
         bool, typer.Option("--live", help="Cast on a device: bytes measured, bits compared.")
     ] = False
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:0, mps or auto.")] = (
-        "auto"
-    )
+    device: Annotated[
+        str,
+        typer.Option("--run-on", "--device", help="With --live: cpu, cuda, cuda:0, mps or auto."),
+    ] = "auto"
 
 
 @takes
@@ -105,7 +106,7 @@ def show(asked: Questions, output: OutputOptions) -> None:
         _live(asked, output)
         return
     if asked.device != "auto":
-        raise InputError("--device is where --live casts")
+        raise InputError("--run-on is where --live casts")
     write(_answer(asked, output.si), output)
 
 

@@ -56,7 +56,7 @@ def _numbers(logits: torch.Tensor) -> Any:
     if not math.isfinite(float(wide.max())):
         raise InputError(
             "the model's logits are not finite",
-            hint="--dtype float32, or `llmcalc trace --live` to see where",
+            hint="--run-dtype float32, or `llmcalc trace --live` to see where",
         )
     return wide
 

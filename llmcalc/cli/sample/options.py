@@ -67,11 +67,13 @@ class GenerateOptions:
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="End when this text comes. May be repeated.")
     ] = None
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")] = (
-        "auto"
-    )
+    device: Annotated[
+        str,
+        typer.Option("--run-on", "--device", help="With --live: auto, cpu, cuda, cuda:1 or mps."),
+    ] = "auto"
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Format to run in; default: the checkpoint's.")
+        str | None,
+        typer.Option("--run-dtype", "--dtype", help="Format to run in; default: the checkpoint's."),
     ] = None
 
     @property

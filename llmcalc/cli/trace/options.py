@@ -28,11 +28,13 @@ class LiveOptions:
     pad_left: Annotated[
         int, typer.Option("--pad-left", help="Padding before the text; it must change nothing.")
     ] = 0
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")] = (
-        "auto"
-    )
+    device: Annotated[
+        str,
+        typer.Option("--run-on", "--device", help="With --live: auto, cpu, cuda, cuda:1 or mps."),
+    ] = "auto"
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Format to run in; default: the checkpoint's.")
+        str | None,
+        typer.Option("--run-dtype", "--dtype", help="Format to run in; default: the checkpoint's."),
     ] = None
     stream_layers: Annotated[
         bool,
