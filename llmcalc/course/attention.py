@@ -39,8 +39,8 @@ def attention(
 ) -> list[Step]:
     """softmax(Q·Kᵀ/√d_k + mask)·V for one head, step by step (arXiv 1706.03762, section 3.2).
 
-    ``q`` is (rows, d_k), ``k`` (tokens, d_k), ``v`` (tokens, d_v); with fewer rows than tokens the
-    rows are the last.
+    ``q`` is (T, d_k), ``k`` (S, d_k), ``v`` (S, d_v); with fewer rows than tokens the rows are the
+    last.
 
     >>> x = np.eye(2)
     >>> attention(x, x, x, causal=True)[-1].values.round(4).tolist()
@@ -52,28 +52,36 @@ def attention(
         raise InputError(f"there are {len(k)} keys and {len(v)} values")
     if causal and len(q) > len(k):
         raise InputError(f"{len(q)} queries do not lie among {len(k)} keys: no causal mask")
-    scores = q @ k.T
+    scores = q @ k.T  # (T, S)
     steps = [Step("scores", "Q·Kᵀ", scores)]
     if scaled:
         scores = scores / np.sqrt(q.shape[1])
         steps.append(Step("scaled", f"scores/√d_k, d_k = {q.shape[1]}", scores))
     if causal:
-        place = np.arange(len(q))[:, None] + len(k) - len(q)
+        past = len(k) - len(q)
+        place = np.arange(len(q))[:, None] + past  # (T, 1)
         scores = np.where(np.arange(len(k)) > place, -np.inf, scores)
         steps.append(Step("masked", "-inf where the key is in the future", scores))
-    weights = softmax(scores)
-    formula = f"softmax({'masked' if causal else 'scaled' if scaled else 'scores'})"
-    return [*steps, Step("weights", formula, weights), Step("output", "weights·V", weights @ v)]
+    weights = softmax(scores)  # (T, S)
+    steps.append(Step("weights", f"softmax({_last_name(causal, scaled)})", weights))
+    steps.append(Step("output", "weights·V", weights @ v))  # (T, d_v)
+    return steps
+
+
+def _last_name(causal: bool, scaled: bool) -> str:
+    """What the softmax is taken of."""
+    if causal:
+        return "masked"
+    return "scaled" if scaled else "scores"
 
 
 def with_cache(q: Matrix, k: Matrix, v: Matrix, scaled: bool = True) -> Matrix:
-    """The causal output row by row, each query against the keys and values that are
-    cached by then.
-    """
-    rows = [
-        attention(q[i : i + 1], k[: i + 1], v[: i + 1], True, scaled)[-1].values
-        for i in range(len(q))
-    ]
+    """The causal output row by row, each query against what is cached by then."""
+    rows = []
+    for i in range(len(q)):
+        seen = i + 1
+        steps = attention(q[i:seen], k[:seen], v[:seen], True, scaled)
+        rows.append(steps[-1].values)  # (1, d_v)
     return np.concatenate(rows)
 
 
@@ -81,37 +89,40 @@ def project(x: Matrix, projections: Mapping[str, Matrix]) -> dict[str, Step]:
     """Q, K and V of X: by their projections, or X itself where there is none."""
     found = {}
     for name in "QKV":
-        w = projections.get(f"W_{name}")
-        found[name] = Step(name, "X" if w is None else f"X·W_{name}", x if w is None else x @ w)
+        w = projections.get(f"W_{name}")  # (d, d_k) or (d, d_v)
+        if w is None:
+            found[name] = Step(name, "X", x)
+        else:
+            found[name] = Step(name, f"X·W_{name}", x @ w)
     return found
 
 
 def heads(
     parts: Mapping[str, Step], n_heads: int, causal: bool, scaled: bool, w_o: Matrix | None
 ) -> list[Step]:
-    """Several heads: each on its own columns of Q, K and V, their outputs side by side, and W_O
-    where it is given.
+    """Several heads, each on its own columns of Q, K and V, and W_O where it is given.
+
+    Their outputs stand side by side.
     """
-    q, k, v = (parts[n].values for n in "QKV")
-    steps = [parts[n] for n in "QKV"]
-    for name, m in zip("QKV", (q, k, v), strict=True):
-        if m.shape[1] % n_heads:
-            raise InputError(f"{n_heads} heads do not divide {name}, which is {m.shape[1]} wide")
-    cut = [np.split(m, n_heads, axis=1) for m in (q, k, v)]
+    steps = [parts[name] for name in "QKV"]
+    for name, part in zip("QKV", steps, strict=True):
+        width = part.values.shape[1]
+        if width % n_heads:
+            raise InputError(f"{n_heads} heads do not divide {name}, which is {width} wide")
+    cut = [np.split(part.values, n_heads, axis=1) for part in steps]  # n_h of (T, d_k or d_v)
     outputs = []
-    for h in range(n_heads):
-        found = attention(cut[0][h], cut[1][h], cut[2][h], causal, scaled)
-        label = f" {h}" if n_heads > 1 else ""
+    for head, (q, k, v) in enumerate(zip(*cut, strict=True)):
+        found = attention(q, k, v, causal, scaled)
+        label = f" {head}" if n_heads > 1 else ""
         steps += [Step(s.name + label, s.formula, s.values) for s in found]
         outputs.append(found[-1].values)
     if n_heads > 1:
-        steps.append(
-            Step("concat", "the heads' outputs side by side", np.concatenate(outputs, axis=1))
-        )
+        joined = np.concatenate(outputs, axis=1)  # (T, n_h·d_v)
+        steps.append(Step("concat", "the heads' outputs side by side", joined))
     if w_o is not None:
-        if len(w_o) != steps[-1].values.shape[1]:
-            raise InputError(
-                f"the output is {steps[-1].values.shape[1]} wide and W_O has {len(w_o)} rows"
-            )
-        steps.append(Step("projected", f"{steps[-1].name}·W_O", steps[-1].values @ w_o))
+        output = steps[-1]
+        width = output.values.shape[1]
+        if len(w_o) != width:
+            raise InputError(f"the output is {width} wide and W_O has {len(w_o)} rows")
+        steps.append(Step("projected", f"{output.name}·W_O", output.values @ w_o))  # (T, d)
     return steps

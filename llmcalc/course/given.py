@@ -16,8 +16,9 @@ LARGEST = 64
 
 
 class Given:
-    """A JSON object whose keys are asked for by name; a key that nobody asked for is an
-    InputError.
+    """A JSON object whose keys are asked for by name.
+
+    A key that nobody asked for is an InputError.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -52,11 +53,7 @@ class Given:
     ) -> float:
         """One number within its bounds."""
         found = self._get(key, default)
-        if (
-            not isinstance(found, int | float)
-            or isinstance(found, bool)
-            or not least <= found <= most
-        ):
+        if not _is_number(found) or not least <= found <= most:
             raise InputError(
                 f"{key} is {shorten(str(found))}; it must be a number from {least:g} to {most:g}"
             )
@@ -67,9 +64,9 @@ class Given:
     ) -> int:
         """One whole number within its bounds."""
         found = self._get(key, default)
-        if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        if not _is_whole(found) or not least <= found <= most:
             raise InputError(f"{key} is {shorten(str(found))}; it must be from {least} to {most:,}")
-        return found
+        return int(found)
 
     def wholes(
         self, key: str, default: Sequence[int] | None = None, most: int = 10_000_000
@@ -77,9 +74,7 @@ class Given:
         """Several whole numbers, from 0 on."""
         found = self._get(key, default)
         fine = isinstance(found, Sequence) and 0 < len(found) <= LARGEST
-        if not fine or not all(
-            isinstance(x, int) and not isinstance(x, bool) and 0 <= x <= most for x in found
-        ):
+        if not fine or not all(_is_whole(x) and 0 <= x <= most for x in found):
             raise InputError(
                 f"{key} is a list of up to {LARGEST} whole numbers, each from 0 to {most:,}"
             )
@@ -95,8 +90,9 @@ class Given:
     def named(self) -> dict[str, Matrix]:
         """Every key as the name of a vector, all of one length."""
         self.asked = dict.fromkeys(self.values)
-        found = {shorten(k): self.vector(k) for k in self.values}
-        if len({len(v) for v in found.values()}) > 1 or not 2 <= len(found) <= LARGEST:
+        found = {shorten(key): self.vector(key) for key in self.values}
+        lengths = {len(vector) for vector in found.values()}
+        if len(lengths) > 1 or not 2 <= len(found) <= LARGEST:
             raise InputError(f"two to {LARGEST} vectors of one length are compared")
         return found
 
@@ -113,19 +109,29 @@ def matrix(name: str, value: Any) -> Matrix:
     >>> matrix("x", [1, 2]).shape
     (1, 2)
     """
-    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
-    if not all(isinstance(r, list) and r and len(r) == len(rows[0]) for r in rows):
+    several = isinstance(value, list) and value and isinstance(value[0], list)
+    rows = value if several else [value]
+    if not all(isinstance(row, list) and row and len(row) == len(rows[0]) for row in rows):
         raise InputError(f"{name} is no matrix: rows of one length, in brackets")
     if len(rows) > LARGEST or len(rows[0]) > LARGEST:
         raise InputError(
             f"{name} is {len(rows)} x {len(rows[0])}; by hand it is at most {LARGEST} x {LARGEST}"
         )
-    if not all(isinstance(x, int | float) and not isinstance(x, bool) for r in rows for x in r):
+    if not all(_is_number(x) for row in rows for x in row):
         raise InputError(f"{name} holds something that is no number")
     try:
-        found = np.array(rows, dtype=np.float64)
+        found = np.array(rows, dtype=np.float64)  # (rows, columns)
     except OverflowError:
         raise InputError(f"{name} holds a number beyond float64") from None
     if not np.isfinite(found).all():
         raise InputError(f"{name} holds NaN or an infinity")
     return found
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether JSON had a whole number there; true and false are whole numbers to Python."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or isinstance(value, float)

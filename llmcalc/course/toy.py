@@ -15,9 +15,14 @@ from llmcalc.course.attention import Matrix, Step, attention, softmax
 from llmcalc.course.basics import gelu_tanh
 
 WORDS = ("the", "cat", "is", "sitting", "on", "mat", "dog", "<eos>")
-D, T = 4, 3
-IDS, TARGETS = (0, 1, 2), (1, 2, 3)
-LR, BETA1, BETA2, EPS, DECAY = 3e-4, 0.9, 0.95, 1e-8, 0.1
+D = 4
+T = 3
+IDS = (0, 1, 2)
+TARGETS = (1, 2, 3)  # every word foretells the one after it
+LR = 3e-4
+BETA1, BETA2 = 0.9, 0.95
+EPS = 1e-8
+DECAY = 0.1
 NORM_EPS = 1e-5
 
 
@@ -46,8 +51,7 @@ class Toy:
 def toy(
     std: float = 0.02, seed: int = 0, layers: int = 1, mlp: bool = False, norm: bool = False
 ) -> Toy:
-    """Weights of a normal distribution by NumPy's default_rng, drawn in the order E, P, then layer
-    by layer.
+    """Weights of a normal distribution by NumPy's default_rng: E, P, then layer by layer.
 
     A layer draws W_Q, W_K, W_V, W_O and, with an MLP, W_in and W_out; what writes into the residual
     stream (W_O, W_out) is divided by √(2·layers), as GPT-2 does.
@@ -57,46 +61,50 @@ def toy(
     def draw(*shape: int) -> Matrix:
         return rng.normal(0, std, shape)
 
-    embedding, positions = draw(len(WORDS), D), draw(T, D)
+    embedding = draw(len(WORDS), D)  # (V, d)
+    positions = draw(T, D)  # (T, d)
     smaller = np.sqrt(2 * layers)
     blocks = []
     for _ in range(layers):
-        q, k, v, o = draw(D, D), draw(D, D), draw(D, D), draw(D, D) / smaller
-        blocks.append(
-            Block(q, k, v, o, *((draw(D, 4 * D), draw(4 * D, D) / smaller) if mlp else ()))
-        )
+        w_q, w_k, w_v = draw(D, D), draw(D, D), draw(D, D)
+        w_o = draw(D, D) / smaller
+        w_in = draw(D, 4 * D) if mlp else None  # (d, d_ff)
+        w_out = draw(4 * D, D) / smaller if mlp else None  # (d_ff, d)
+        blocks.append(Block(w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, w_in=w_in, w_out=w_out))
     return Toy(embedding, positions, tuple(blocks), norm)
 
 
 def _normed(x: Matrix) -> Matrix:
-    return np.asarray(
-        (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + NORM_EPS)
-    )
+    """LayerNorm of x (T, d), without gain and bias."""
+    mean = x.mean(axis=1, keepdims=True)
+    var = x.var(axis=1, keepdims=True)
+    return np.asarray((x - mean) / np.sqrt(var + NORM_EPS))
 
 
 def forward(m: Toy, head: Matrix | None = None) -> tuple[list[Step], float]:
     """Every matrix on the way from ids to the loss, and the loss: the mean of -ln p(target)."""
-    x = m.embedding[list(IDS)] + m.positions
+    x = m.embedding[list(IDS)] + m.positions  # (T, d)
     steps = [
         Step("E", "embedding, one row per word", m.embedding),
         Step("P", "positions", m.positions),
         Step("X", "E[ids] + P", x),
     ]
     for i, block in enumerate(m.blocks):
-        more = _block(block, steps[-1], m.norm, f" {i}" if len(m.blocks) > 1 else "")
-        steps += more
-    hidden = steps[-1].values
+        label = f" {i}" if len(m.blocks) > 1 else ""
+        steps += _block(block, steps[-1], m.norm, label)
     if m.norm:
-        hidden = _normed(hidden)
-        steps.append(Step("normed", f"LayerNorm({steps[-1].name})", hidden))
-    logits = hidden @ (m.embedding if head is None else head).T
-    p = softmax(logits)
+        last = steps[-1]
+        steps.append(Step("normed", f"LayerNorm({last.name})", _normed(last.values)))
+    hidden = steps[-1]
+    weight = m.embedding if head is None else head  # (V, d)
+    logits = hidden.values @ weight.T  # (T, V)
     steps += [
-        Step("logits", f"{steps[-1].name}·Eᵀ", logits),
-        Step("probabilities", "softmax(logits)", p),
+        Step("logits", f"{hidden.name}·Eᵀ", logits),
+        Step("probabilities", "softmax(logits)", softmax(logits)),
     ]
     shifted = logits - logits.max(axis=1, keepdims=True)
-    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[range(T), list(TARGETS)]
+    wanted = shifted[range(T), list(TARGETS)]  # (T)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - wanted
     return steps, float(losses.mean())
 
 
@@ -105,15 +113,18 @@ def _block(b: Block, before: Step, norm: bool, label: str) -> list[Step]:
 
     Each adds to what came in.
     """
-    x, name = before.values, before.name
-    steps = [Step(f"N{label}", f"LayerNorm({name})", _normed(x))] if norm else []
-    into, read = (steps[-1].values, steps[-1].name) if norm else (x, name)
-    q, k, v = into @ b.w_q, into @ b.w_k, into @ b.w_v
-    steps += [
-        Step(f"{n}{label}", f"{read}·W_{n}", w) for n, w in zip("QKV", (q, k, v), strict=True)
-    ]
-    steps += [Step(s.name + label, s.formula, s.values) for s in attention(q, k, v, causal=True)]
-    hidden = x + steps[-1].values @ b.w_o
+    x, name = before.values, before.name  # (T, d)
+    steps: list[Step] = []
+    into, read = x, name
+    if norm:
+        into, read = _normed(x), f"N{label}"
+        steps.append(Step(read, f"LayerNorm({name})", into))
+    q, k, v = into @ b.w_q, into @ b.w_k, into @ b.w_v  # (T, d) each
+    for letter, made in zip("QKV", (q, k, v), strict=True):
+        steps.append(Step(f"{letter}{label}", f"{read}·W_{letter}", made))
+    for step in attention(q, k, v, causal=True):
+        steps.append(Step(step.name + label, step.formula, step.values))
+    hidden = x + steps[-1].values @ b.w_o  # (T, d)
     steps.append(Step(f"H{label}", f"{name} + output·W_O", hidden))
     if b.w_in is None or b.w_out is None:
         return steps
@@ -121,30 +132,33 @@ def _block(b: Block, before: Step, norm: bool, label: str) -> list[Step]:
     if norm:
         into, read = _normed(hidden), f"M{label}"
         steps.append(Step(read, f"LayerNorm(H{label})", into))
-    inner = gelu_tanh(into @ b.w_in)
+    inner = gelu_tanh(into @ b.w_in)  # (T, d_ff)
     steps.append(Step(f"inner{label}", f"GELU({read}·W_in)", inner))
     steps.append(Step(f"Y{label}", f"H{label} + inner·W_out", hidden + inner @ b.w_out))
     return steps
 
 
 def backward(m: Toy) -> tuple[list[Step], float]:
-    """The loss's gradient at the logits and the head, AdamW's first step of the head, and the loss
-    after it.
+    """The gradient at logits and head, AdamW's first step of the head, and the loss after it.
 
     dL/dlogits = (softmax - onehot)/T. In a first step the moments' corrections leave g/|g|: a step
     by the sign.
     """
     steps, _ = forward(m)
-    last, probabilities = steps[-3], steps[-1].values
+    last = steps[-3]
+    probabilities = steps[-1].values  # (T, V)
     wanted = np.zeros_like(probabilities)
     wanted[range(T), list(TARGETS)] = 1
-    d_logits = (probabilities - wanted) / T
-    gradient = d_logits.T @ last.values
-    moment, square = (1 - BETA1) * gradient / (1 - BETA1), (1 - BETA2) * gradient**2 / (1 - BETA2)
-    change = -LR * (moment / (np.sqrt(square) + EPS) + DECAY * m.embedding)
+    d_logits = (probabilities - wanted) / T  # (T, V)
+    gradient = d_logits.T @ last.values  # (V, d)
+    # the moments begin at 0, so that each correction takes its own weight off again
+    moment = (1 - BETA1) * gradient / (1 - BETA1)
+    square = (1 - BETA2) * gradient**2 / (1 - BETA2)
+    change = -LR * (moment / (np.sqrt(square) + EPS) + DECAY * m.embedding)  # (V, d)
     found = [
         Step("dL/dlogits", f"(softmax - onehot)/T, T = {T}", d_logits),
         Step("dL/dhead", f"(dL/dlogits)ᵀ·{last.name}", gradient),
         Step("change", f"-{LR:g}·(m̂/(√v̂ + {EPS:g}) + {DECAY:g}·W)", change),
     ]
-    return found, forward(m, m.embedding + change)[1]
+    _, after = forward(m, m.embedding + change)
+    return found, after

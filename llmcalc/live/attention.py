@@ -187,6 +187,6 @@ def _alibi(
     if style.alibi_scaled:
         bias = bias * scale
     if mask is None:
-        whole = torch.ones(run.new, seen, dtype=torch.bool, device=q.device)
-        mask = whole.tril(seen - run.new)  # (T, S)
+        mask = torch.ones(run.new, seen, dtype=torch.bool, device=q.device)
+        mask = mask.tril(seen - run.new)  # (T, S)
     return bias.masked_fill(~mask, float("-inf"))  # (B or 1, n_h, T, S)

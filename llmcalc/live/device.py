@@ -32,19 +32,19 @@ def choose(name: str = "auto") -> torch.device:
         return torch.device(_best())
     kind, _, number = name.partition(":")
     if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
-        raise InputError(f"--device {name!r} is not one of auto, cpu, cuda, cuda:1, mps")
+        raise InputError(f"--run-on {name!r} is not one of auto, cpu, cuda, cuda:1, mps")
     if kind == "cuda":
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if int(number or 0) >= found:
             there = f"cuda:0 to cuda:{found - 1}" if found else "no CUDA device"
             raise UnavailableError(
                 f"{name} is not here: torch {torch.__version__} sees {there}",
-                hint="try --device cpu",
+                hint="try --run-on cpu",
             )
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UnavailableError(
             f"{name} is not here: torch {torch.__version__} sees no MPS device",
-            hint="try --device cpu",
+            hint="try --run-on cpu",
         )
     return torch.device(name)
 

@@ -129,10 +129,8 @@ def no_memory(device: torch.device, need: int, what: str = "of weights") -> Iter
         free = available(device)
         raise UnavailableError(
             f"out of memory on {device}: {size(need)} {what}, {size(free)} free",
-            hint=(
-                "--stream-layers holds one layer at a time; --dtype bfloat16 halves float32; a"
-                " shorter --ctx"
-            ),
+            hint="16 bits take half of float32; `llmcalc trace --stream-layers` holds one layer; a"
+            " shorter text takes less",
         ) from None
     except RuntimeError as error:
         # torch has no class of its own for a CPU that is out of memory
@@ -140,5 +138,5 @@ def no_memory(device: torch.device, need: int, what: str = "of weights") -> Iter
             raise
         raise UnavailableError(
             f"out of memory on {device}: {size(need)} {what}, {size(available(device))} free",
-            hint="--stream-layers holds one layer at a time; --dtype bfloat16 halves float32",
+            hint="16 bits take half of float32; `llmcalc trace --stream-layers` holds one layer",
         ) from None

@@ -20,8 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes at one moment: allocated to tensors, reserved by the allocator, in use as the driver
-    reports, and the peak.
+    """Bytes at one moment: of tensors, of the allocator, as the driver reports, and the peak.
 
     On the CPU ``allocated`` is the process's resident memory, and the others are the same or
     absent.

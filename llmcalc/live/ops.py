@@ -169,9 +169,9 @@ def experts(
     for expert in torch.unique(chosen).tolist():
         token, at = torch.where(chosen == expert)  # rows of flat, and which choice it was
         own = {slot.replace(".routed", ""): each[expert] for slot, each in routed.items()}
-        share = weights[token, at, None]  # (rows, 1)
-        made = mlp(style, own, flat[token])  # (rows, d)
-        out.index_add_(0, token, made * share)
+        made = mlp(style, own, flat[token]) * weights[token, at, None]  # (rows, d)
+        out.index_add_(0, token, made)
+        del made  # not beside what the next expert makes
     out = whole(out).view_as(x)  # (B, T, d)
     if "mlp.down.shared" in w:
         beside = mlp(style, w, x, ".shared", see, whole)

@@ -97,8 +97,8 @@ def _gptq(files: Files, base: str, settings: Mapping[str, Any]) -> Tensor:
     """(out, in) of numbers that are packed along the inputs, by AutoGPTQ and GPTQModel."""
     bits = _bits(settings)
     scales = files.tensor(f"{base}.scales").float()  # (groups, out)
-    codes = _nibbles(files.tensor(f"{base}.qweight"), bits)  # (in·bits/32, out, 32/bits)
-    numbers = codes.permute(0, 2, 1).flatten(0, 1)  # (in, out)
+    numbers = _nibbles(files.tensor(f"{base}.qweight"), bits)  # (in·bits/32, out, 32/bits)
+    numbers = numbers.permute(0, 2, 1).flatten(0, 1)  # (in, out)
     zeros = _nibbles(files.tensor(f"{base}.qzeros"), bits).flatten(1)
     zeros = zeros[:, : scales.shape[1]]  # (groups, out)
     if settings.get("checkpoint_format", "gptq") == "gptq":
@@ -118,8 +118,8 @@ def _awq(files: Files, base: str, settings: Mapping[str, Any]) -> Tensor:
         raise UnavailableError(f"AWQ weights in {bits} bits are not read back", hint="4 bits are")
     scales = files.tensor(f"{base}.scales").float()  # (groups, out)
     order = torch.tensor(_AWQ_ORDER).argsort()
-    codes = _nibbles(files.tensor(f"{base}.qweight"), bits)  # (in, out/8, 8)
-    numbers = codes[..., order].flatten(1)  # (in, out)
+    numbers = _nibbles(files.tensor(f"{base}.qweight"), bits)  # (in, out/8, 8)
+    numbers = numbers[..., order].flatten(1)  # (in, out)
     zeros = _nibbles(files.tensor(f"{base}.qzeros"), bits)[..., order].flatten(1)  # (groups, out)
     group = _groups(len(numbers), len(scales))
     out = scales.shape[1]

@@ -119,19 +119,20 @@ class Runner:
                 del w  # before the next layer's are loaded
                 self.weights.files.release()
         cache.length += ids.shape[1]
-        wanted = x if every else x[:, -1:]  # (B, T or 1, d)
-        x = self.last_norm(wanted)
+        if not every:
+            x = x[:, -1:]  # (B, 1, d)
+        x = self.last_norm(x)
         run.see(None, "norm.last", x)
         logits = self.head(x)  # (B, T or 1, V)
         run.see(None, "head", logits)
         return logits if every else logits[:, -1]
 
     def head(self, x: Tensor) -> Tensor:
-        """Logits of normed states, scaled and capped as the family does."""
+        """Logits (B, T, V) of normed states, scaled and capped as the family does."""
         tied = "head" not in self.behind
         weight: Tensor = self.before["embed.token"] if tied else self.behind["head"]  # (V, d)
-        own = F.linear(x, weight, self.behind.get("head.bias"))  # this rank's rows of V
-        logits = self.ranks.joined(own) * self.style.logit_scale  # (B, T, V)
+        logits = F.linear(x, weight, self.behind.get("head.bias"))  # this rank's share of V
+        logits = self.ranks.joined(logits) * self.style.logit_scale
         cap = self.style.logit_cap
         return torch.tanh(logits / cap) * cap if cap else logits
 
@@ -198,6 +199,12 @@ class Runner:
         style, layer = self.style, plan.index
         scale = style.residual_scale
 
+        def mixed(y: Tensor) -> Tensor:
+            return self._mix(plan, w, y, kept, run)
+
+        def fed(y: Tensor) -> Tensor:
+            return self._feed(plan, w, y, run)
+
         def normed(n: int, y: Tensor) -> Tensor:
             y = norm(style, w, f"norm.{n}", y)
             run.see(layer, f"norm.{n}", y)
@@ -209,27 +216,19 @@ class Runner:
             return x
 
         if isinstance(kept, States):
-            mixed = self._mix(plan, w, normed(0, x), kept, run)
-            return joined("add.mix", x, mixed)
+            return joined("add.mix", x, mixed(normed(0, x)))
         if style.join == "parallel":
             h = normed(0, x)
-            mixed = self._mix(plan, w, h, kept, run)
-            fed = self._feed(plan, w, normed(1, x) if plan.n_norms > 1 else h, run)
-            return joined("add.mlp", x, mixed + fed)
+            seen = mixed(h)
+            return joined("add.mlp", x, seen + fed(normed(1, x) if plan.n_norms > 1 else h))
         if style.join == "post":
-            mixed = self._mix(plan, w, x, kept, run)
-            x = joined("add.mix", x, normed(0, mixed))
-            fed = self._feed(plan, w, x, run)
-            return joined("add.mlp", x, normed(1, fed))
+            x = joined("add.mix", x, normed(0, mixed(x)))
+            return joined("add.mlp", x, normed(1, fed(x)))
         if style.join == "sandwich":
-            mixed = self._mix(plan, w, normed(0, x), kept, run)
-            x = joined("add.mix", x, normed(1, mixed))
-            fed = self._feed(plan, w, normed(2, x), run)
-            return joined("add.mlp", x, normed(3, fed))
-        mixed = self._mix(plan, w, normed(0, x), kept, run)
-        x = joined("add.mix", x, mixed)
-        fed = self._feed(plan, w, normed(1, x), run)
-        return joined("add.mlp", x, fed)
+            x = joined("add.mix", x, normed(1, mixed(normed(0, x))))
+            return joined("add.mlp", x, normed(3, fed(normed(2, x))))
+        x = joined("add.mix", x, mixed(normed(0, x)))
+        return joined("add.mlp", x, fed(normed(1, x)))
 
     def _mix(self, plan: LayerPlan, w: Slots, x: Tensor, kept: Kept | States, run: Pass) -> Tensor:
         """What a layer's tokens take from one another, (B, T, d)."""

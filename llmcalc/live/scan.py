@@ -41,11 +41,9 @@ def scan(style: Forward, plan: LayerPlan, w: Slots, x: Tensor, states: States, r
     step = F.linear(step, w["ssm.dt"]).float() + w["ssm.dt.bias"].float()
     step = F.softplus(step)  # (B, T, d_in)
     see("ssm.dt", step)
-    decay = -torch.exp(w["ssm.a"].float())  # (d_in, N)
-    wide = inner.float()
-    mixed = _scan(wide, step, decay, into.float(), out_of.float(), states)  # (B, d_in, T)
+    mixed = _scan(inner.float(), step, w["ssm.a"], into.float(), out_of.float(), states)
     skip = w["ssm.d"].float()[:, None]  # (d_in, 1)
-    mixed = (mixed + wide * skip) * act(gate.float())
+    mixed = (mixed + inner.float() * skip) * act(gate.float())  # (B, d_in, T)
     see("state.conv", states.conv)
     see("state.recurrent", states.recurrent)
     return linear(w, "ssm.out", mixed.transpose(1, 2).to(x.dtype))  # (B, T, d)
@@ -62,16 +60,16 @@ def _convolve(w: Slots, inner: Tensor, states: States) -> Tensor:
 
 
 def _scan(
-    inner: Tensor, step: Tensor, decay: Tensor, into: Tensor, out_of: Tensor, states: States
+    inner: Tensor, step: Tensor, a_log: Tensor, into: Tensor, out_of: Tensor, states: States
 ) -> Tensor:
     """``h = exp(Δ·A)·h + Δ·B·x``, ``y = C·h`` for every token in turn, (B, d_in, T)."""
+    decay = -torch.exp(a_log.float())  # (d_in, N), A itself
     h = states.recurrent.float()  # (B, d_in, N)
     found: list[Tensor] = []
     for t in range(inner.shape[2]):
         delta = step[:, t, :, None]  # (B, d_in, 1)
-        kept = torch.exp(delta * decay) * h
-        added = delta * into[:, t, None, :] * inner[:, :, t, None]
-        h = kept + added  # (B, d_in, N)
+        h = torch.exp(delta * decay) * h  # (B, d_in, N)
+        h = h + delta * into[:, t, None, :] * inner[:, :, t, None]
         found.append((h * out_of[:, t, None, :]).sum(-1))  # (B, d_in)
     states.recurrent.copy_(h)
     return torch.stack(found, -1)

@@ -1,6 +1,4 @@
-"""A forward pass watched: what every step really was, beside what the walk through the
-parts said.
-"""
+"""A forward pass watched: what every step really was, beside what the parts predict."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ Key = tuple[int | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One tensor as it was: its shape and format, its numbers in short, the seconds since the one
-    before.
-    """
+    """One tensor as it was: shape, format, its numbers in short, seconds since the one before."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -37,9 +33,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Trace:
-    """A watched pass: steps by layer and slot, logits, attention weights, what the lens saw, and
-    memory.
-    """
+    """A watched pass: steps by layer and slot, logits (B, T, V), memory, and what was kept."""
 
     steps: dict[Key, Seen]
     logits: Tensor
@@ -58,7 +52,7 @@ def ids_tensor(live: Live, rows: Sequence[Sequence[int]]) -> Tensor:
                 raise InputError(f"id {token} is outside the embedding's {vocab} rows")
     if not rows or not rows[0]:
         raise InputError("there is no token to run", hint="give --prompt or --ids")
-    return torch.tensor([list(r) for r in rows], device=live.device)
+    return torch.tensor([list(row) for row in rows], device=live.device)
 
 
 def watch(
@@ -70,9 +64,8 @@ def watch(
 ) -> Trace:
     """Runs one prefill of ids (B, T) and notes every step.
 
-    Tensors of the slots in ``keep`` are kept on the CPU.
-
-    ``every_weight`` mixes in plain steps, so that scores and weights are there to see.
+    Tensors of the slots in ``keep`` are kept on the CPU. ``every_weight`` mixes in plain steps, so
+    that scores and weights are there to see.
     """
     batch, tokens = ids.shape
     cache = live.runner.cache(batch, tokens)
@@ -86,12 +79,12 @@ def watch(
         notes[layer, slot] = _note(tensor, spent, memory(live.device).allocated)
         if slot in keep:
             kept[layer, slot] = tensor.detach().float().cpu().clone()
-        clock[0] = time.perf_counter()
+        clock[0] = time.perf_counter()  # what noting took is nobody's time
 
     layers = frozenset(p.index for p in live.runner.plans) if every_weight else frozenset()
     with no_memory(live.device, run_bytes(live.runner.anatomy, live.dtype)):
         seen(None, "ids", ids)
-        logits = live.runner(ids, cache, valid, seen, layers, every=True)
+        logits = live.runner(ids, cache, valid, seen, layers, every=True)  # (B, T, V)
         seen(None, "last", logits[:, -1])
     return Trace(
         steps=notes,
@@ -132,46 +125,50 @@ def _note(tensor: Tensor, seconds: float, held: int) -> Seen:
 
 
 def first_nan(live: Live, trace: Trace) -> str | None:
-    """Where NaN begins: the first broken weight, else the first step whose numbers are not finite.
-
-    None if nowhere.
-    """
+    """Where NaN begins: the first broken weight, else the format; None if nowhere."""
     if bool(torch.isfinite(trace.logits).all()):
         return None
     for plan in live.runner.plans:
         w = live.runner.layer(plan.index)
         for slot, weight in plan.weights.items():
-            tensors = w.get(slot, [])
-            for t in tensors if isinstance(tensors, list) else [tensors]:
-                if bool(torch.isnan(t).any()):
+            held = w.get(slot, [])
+            for tensor in held if isinstance(held, list) else [held]:
+                broken = _count_nan(tensor)
+                if broken:
                     name = weight.name.replace("{layer}", str(plan.index))
-                    return f"tensor {name} holds {int(torch.isnan(t).sum())} NaN"
+                    return f"tensor {name} holds {broken} NaN"
     for outer in (live.runner.before, live.runner.behind):
-        for slot, t in outer.items():
-            if bool(torch.isnan(t).any()):
-                return f"the weight of {slot} holds {int(torch.isnan(t).sum())} NaN"
+        for slot, tensor in outer.items():
+            broken = _count_nan(tensor)
+            if broken:
+                return f"the weight of {slot} holds {broken} NaN"
     return f"the logits are not finite in {live.dtype}: a number grew too large for the format"
+
+
+def _count_nan(tensor: Tensor) -> int:
+    return int(torch.isnan(tensor).sum())
 
 
 def top(logits: Tensor, k: int) -> list[tuple[int, float, float]]:
     """The k likeliest tokens of logits (V): id, logit, probability."""
     wide = logits.float()
-    probabilities = wide.softmax(-1)
-    best = wide.topk(min(k, wide.numel()))
-    return [
-        (int(i), float(v), float(probabilities[i]))
-        for v, i in zip(best.values, best.indices, strict=True)
-    ]
+    probabilities = wide.softmax(-1)  # (V)
+    best = wide.topk(min(k, wide.numel()))  # (k)
+    pairs = zip(best.values, best.indices, strict=True)
+    return [(int(i), float(value), float(probabilities[i])) for value, i in pairs]
 
 
 def lens(live: Live, trace: Trace, row: int = 0) -> list[tuple[int, int, float]]:
-    """The likeliest next token if the model ended after each layer: layer, id, probability (the
-    logit lens).
+    """The likeliest next token if the model ended after each layer (the logit lens).
+
+    Layer, id, probability.
     """
     found = []
     for plan in live.runner.plans:
-        x = trace.kept[plan.index, "layer"][row : row + 1, -1:].to(live.device, live.dtype)
+        states = trace.kept[plan.index, "layer"]  # (B, T, d)
+        x = states[row : row + 1, -1:].to(live.device, live.dtype)  # (1, 1, d)
         with torch.inference_mode():
-            token, _, p = top(live.runner.head(live.runner.last_norm(x))[0, -1], 1)[0]
-        found.append((plan.index, token, p))
+            logits = live.runner.head(live.runner.last_norm(x))  # (1, 1, V)
+            token, _, probability = top(logits[0, -1], 1)[0]
+        found.append((plan.index, token, probability))
     return found

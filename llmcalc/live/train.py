@@ -1,7 +1,4 @@
-"""A real training step: forward, backward, AdamW, on weights made for it.
-
-And what each kind of memory really took.
-"""
+"""A real training step on weights made for it, and what each kind of memory really took."""
 
 from __future__ import annotations
 
@@ -22,6 +19,8 @@ from llmcalc.live.weights import Loaded, Slots
 from llmcalc.questions.layer_plan import LayerPlan
 from llmcalc.sources import Model
 
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
@@ -38,7 +37,10 @@ class _Made:
     """Random weights in the place of a checkpoint's, each a parameter that is trained."""
 
     def __init__(self, anatomy: Anatomy, device: torch.device, dtype: torch.dtype) -> None:
-        self.device, self.dtype, self.ranks, self.loaded = device, dtype, ALONE, Loaded()
+        self.device = device
+        self.dtype = dtype
+        self.ranks = ALONE
+        self.loaded = Loaded()
         self.made: dict[tuple[str, int], list[Tensor]] = {}
         torch.manual_seed(0)
 
@@ -51,27 +53,40 @@ class _Made:
         return {slot: self._one(w, layer) for slot, w in weights.items() if not w.tied_to}
 
     def _one(self, weight: Weight, layer: int) -> Tensor | list[Tensor]:
-        many = weight.routed
+        many = weight.experts > 1 or weight.stacked
         key = (weight.name, layer)
         if key not in self.made:
-            shape = [int(n) for n in weight.applied_shape]  # (out, in)
-            plain = torch.ones if weight.op == "scale" else torch.randn
-            copies = int(weight.experts) if many else 1
-            each = [plain(shape, device=self.device) for _ in range(copies)]
-            spread = [t if weight.op == "scale" else t * 0.02 for t in each]
-            self.made[key] = [t.to(self.dtype).requires_grad_(not weight.buffer) for t in spread]
+            shape = [int(s) for s in weight.shape]
+            if weight.transposed:
+                shape.reverse()
+            count = int(weight.experts) if many else 1
+            drawn = [self._drawn(weight, shape) for _ in range(count)]
+            self.made[key] = [t.to(self.dtype).requires_grad_(not weight.buffer) for t in drawn]
         return self.made[key] if many else self.made[key][0]
+
+    def _drawn(self, weight: Weight, shape: list[int]) -> Tensor:
+        """Ones where something is scaled, else small random numbers."""
+        if weight.op == "scale":
+            return torch.ones(shape, device=self.device)
+        return torch.randn(shape, device=self.device) * 0.02
 
     def parameters(self) -> list[Tensor]:
         """Everything that is trained."""
         return [t for tensors in self.made.values() for t in tensors if t.requires_grad]
 
 
+def _loss(logits: Tensor, ids: Tensor) -> Tensor:
+    """How badly every token but the first was foretold."""
+    guesses = logits[:, :-1].flatten(0, 1).float()  # (B·(T - 1), V)
+    return F.cross_entropy(guesses, ids[:, 1:].flatten())
+
+
 def step(
     model: Model, tokens: int, batch: int, device: torch.device, dtype: torch.dtype
 ) -> Stepped:
-    """One step of AdamW on ``batch`` sequences of ``tokens`` random ids, weights and moments in
-    ``dtype``.
+    """One step of AdamW on ``batch`` sequences of ``tokens`` random ids.
+
+    Weights and moments are in ``dtype``.
     """
     weights = _Made(model.anatomy, device, dtype)
     found = forward(model.config)
@@ -84,15 +99,21 @@ def step(
     parameters = weights.parameters()
     optimizer = torch.optim.AdamW(parameters)
     vocab = int(runner.before["embed.token"].shape[0])
-    ids = torch.randint(0, vocab, (batch, tokens), device=device)
+    ids = torch.randint(0, vocab, (batch, tokens), device=device)  # (B, T)
     reset_peak(device)
     with Alive() as alive:
-        logits = runner.forward(ids, runner.cache(batch, tokens), every=True)
-        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+        logits = runner.forward(ids, runner.cache(batch, tokens), every=True)  # (B, T, V)
+        loss = _loss(logits, ids)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    moments = [s[k] for s in optimizer.state.values() for k in ("exp_avg", "exp_avg_sq")]
-    held = sum(t.nbytes for t in parameters)
+    moments = [state[key] for state in optimizer.state.values() for key in _MOMENTS]
+    held = sum(p.nbytes for p in parameters)
+    # the CPU's peak counts what was made in the step; the weights were there before
     peak = memory(device).peak if device.type == "cuda" else alive.peak + held
-    grads = sum(p.grad.nbytes for p in parameters if p.grad is not None)
-    return Stepped(held, grads, sum(m.nbytes for m in moments), int(peak), loss.item())
+    return Stepped(
+        weights=held,
+        gradients=sum(p.grad.nbytes for p in parameters if p.grad is not None),
+        optimizer=sum(m.nbytes for m in moments),
+        peak=int(peak),
+        loss=loss.item(),
+    )

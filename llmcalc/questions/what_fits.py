@@ -21,7 +21,7 @@ LONGEST, MOST_SEQUENCES, MOST_DEVICES = 2**24, 2**20, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Change:
     """One change and the bytes that are left over on the fullest device once it is made."""
 
     change: str
@@ -40,7 +40,7 @@ def left_over(ask: Ask) -> int | None:
     return found.pool - found.need if found.verdict == "yes" else None
 
 
-def ways(ask: Ask, n_layers: int) -> list[Way]:
+def changes_that_fit(ask: Ask, n_layers: int) -> list[Change]:
     """Every single change that fits: the fewest devices, the longest context, the most sequences,
     narrower formats.
     """
@@ -48,7 +48,7 @@ def ways(ask: Ask, n_layers: int) -> list[Way]:
     return found if left_over(ask) is not None else [*found, *narrower(ask)]
 
 
-def fewest(ask: Ask, n_layers: int) -> Way | None:
+def fewest(ask: Ask, n_layers: int) -> Change | None:
     """The fewest devices: tensor-parallel ones, and where no degree is enough, pipeline stages of
     them.
     """
@@ -60,29 +60,29 @@ def fewest(ask: Ask, n_layers: int) -> Way | None:
                 continue
             left = left_over(replace(ask, tp=tp, pp=pp))
             if left is not None:
-                return Way("devices", n, left, f"tensor {tp} x pipeline {pp}" if pp > 1 else "")
+                return Change("devices", n, left, f"tensor {tp} x pipeline {pp}" if pp > 1 else "")
     return None
 
 
-def longest(ask: Ask) -> Way | None:
+def longest(ask: Ask) -> Change | None:
     """The longest context that fits with the same number of sequences."""
     at = lambda n: replace(ask, load=replace(ask.load, context=Dim(n, "context")))  # noqa: E731
     return _most("context", at, LONGEST)
 
 
-def most_sequences(ask: Ask) -> Way | None:
+def most_sequences(ask: Ask) -> Change | None:
     """The most sequences that fit at the same context."""
     at = lambda n: replace(ask, load=replace(ask.load, batch=Dim(n, "batch")))  # noqa: E731
     return _most("concurrency", at, MOST_SEQUENCES)
 
 
-def _most(change: str, at: Callable[[int], Ask], limit: int) -> Way | None:
+def _most(change: str, at: Callable[[int], Ask], limit: int) -> Change | None:
     """The largest number that fits, with what it leaves; None in it is without limit."""
     n = largest(lambda n: left_over(at(n)) is not None, limit)
-    return None if n == 0 else Way(change, n, left_over(at(limit if n is None else n)) or 0)
+    return None if n == 0 else Change(change, n, left_over(at(limit if n is None else n)) or 0)
 
 
-def narrower(ask: Ask) -> list[Way]:
+def narrower(ask: Ask) -> list[Change]:
     """Narrower weights and caches that fit, each alone, then both; the least narrow first."""
     engine = choose(ask.engine).engine
     narrow = dtype(engine.narrow_cache)
@@ -95,7 +95,7 @@ def narrower(ask: Ask) -> list[Way]:
         both = replace(ask, weights=form, load=load)
         tries.append((f"{text}, cache in {narrow.name}", both))
     lefts = [(text, left_over(changed)) for text, changed in tries]
-    return [Way("format", text, left) for text, left in lefts if left is not None]
+    return [Change("format", text, left) for text, left in lefts if left is not None]
 
 
 def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:

@@ -26,7 +26,7 @@ from llmcalc.sources import cache
 from llmcalc.sources.header import Header
 from llmcalc.sources.model import JOBS
 from llmcalc.sources.places import Place
-from llmcalc.sources.remote import Again, Answer, Window, patiently
+from llmcalc.sources.window import Again, Answer, Window, patiently
 from llmcalc.text import shorten
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from llmcalc.questions.offload import (
     split,
 )
 from llmcalc.questions.weights import stays_wide
-from llmcalc.questions.what_fits import Way, degrees, ways
+from llmcalc.questions.what_fits import Change, changes_that_fit, degrees
 from llmcalc.sources import Model
 from llmcalc.units import exact, plural, size
 
@@ -68,7 +68,7 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
         *_asked(s),
         *_memory(s, answer, si),
         *_pool(s, answer),
-        *_ways(s, ways(s.ask, layers), si),
+        *_changes(s, changes_that_fit(s.ask, layers), si),
         Fact("degrees", {kind: list(found) for kind, found in shares.items()}),
         Fact(
             "degree_bytes",
@@ -183,12 +183,12 @@ _SAID = {
 }
 
 
-def _ways(s: Subject, found: list[Way], si: bool) -> list[Fact]:
+def _changes(s: Subject, found: list[Change], si: bool) -> list[Fact]:
     """The ways in their order, each with what it leaves."""
     own_context = s.model.longest_context
     names = _SAID if s.ask.load.source is None else {**_SAID, "context": "longest answer: {}"}
 
-    def said(way: Way) -> str:
+    def said(way: Change) -> str:
         value = exact(way.value) if isinstance(way.value, int) else way.value or "without limit"
         if (
             way.change == "context"
