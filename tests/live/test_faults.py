@@ -115,7 +115,7 @@ def test_out_of_memory_says_what_there_was(
 
 
 def test_no_torch(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmcalc.cli.live.find_spec", lambda _: None)
+    monkeypatch.setattr("llmcalc.cli.measured.find_spec", lambda _: None)
     for words in (
         ("trace", "--live"),
         ("sample", "--live"),
