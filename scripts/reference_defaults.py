@@ -18,9 +18,11 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 LEFT_OUT = re.compile(
-    r"dropout|initializer|_token_id$|_token_index$|token_index|use_cache|pdrop|^return_|^output_|gradient_checkpointing"
-    r"|^id2label|^label2id|^problem_type|^architectures|^dtype|chunk_size_feed|_loss|^name_or_path|is_encoder_decoder"
-    r"|^time_step_(min|max|floor|limit)|layerdrop|^summary|router_jitter|^pretraining_tp|classifier|pooler|^mask_|^apply_spec|^transformers_version|^use_bfloat16|^torchscript|^is_composition"
+    r"dropout|initializer|_token_id$|_token_index$|token_index|use_cache|pdrop|^return_"
+    r"|^output_|gradient_checkpointing|^id2label|^label2id|^problem_type|^architectures|^dtype"
+    r"|chunk_size_feed|_loss|^name_or_path|is_encoder_decoder|^time_step_(min|max|floor|limit)"
+    r"|layerdrop|^summary|router_jitter|^pretraining_tp|classifier|pooler|^mask_|^apply_spec"
+    r"|^transformers_version|^use_bfloat16|^torchscript|^is_composition"
 )
 
 

@@ -107,5 +107,5 @@ def starcoder2_runs(c: Config) -> Forward:
 def bloom_runs(c: Config) -> Forward:
     """BLOOM: ALiBi, a norm on the embedding, tanh GELU."""
     if c.flag("apply_residual_connection_post_layernorm"):
-        raise UnavailableError("running bloom_runs with residuals after its norms is not supported")
+        raise UnavailableError("running bloom with residuals after its norms is not supported")
     return common(c, norm="layer", positions="alibi", qkv="heads", activation="gelu_pytorch_tanh")

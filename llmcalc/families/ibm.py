@@ -144,4 +144,4 @@ def granite_runs(c: Config) -> Forward:
     )
 
 
-family("granite", where=__name__)(llama)  # Llama's parts; what multiplies them is below
+family("granite", where=__name__)(llama)  # Llama's parts; what multiplies them is above

@@ -139,7 +139,7 @@ def gpt2_runs(c: Config) -> Forward:
     """GPT-2 and GPT-Neo: learned positions, LayerNorm; GPT-Neo does not scale its scores."""
     if c.flag("add_cross_attention"):
         raise UnavailableError(
-            "running gpt2_runs with cross-attention is not supported: it needs a second sequence"
+            "running gpt2 with cross-attention is not supported: it needs a second sequence"
         )
     scaled = c.family == "gpt2" and c.flag("scale_attn_weights", True)
     return common(

@@ -22,7 +22,8 @@ from llmcalc.sources import presets
 
 TINY: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "tiny.json").read_text())
 PREFIX = re.compile(
-    r"^(model\.language_model\.|language_model\.model\.|language_model\.|transformer\.|backbone\.|model\.)+"
+    r"^(model\.language_model\.|language_model\.model\.|language_model\."
+    r"|transformer\.|backbone\.|model\.)+"
 )
 REMOTE = ("mimo", "phi4", "kimi_k2", "minimax_m3")
 
