@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from llmcalc.dims import Dim, product, total
-from llmcalc.errors import ConfigError
+from llmcalc.errors import ConfigError, InputError
 
 MOST_LAYERS = 1000
 Op = Literal["lookup", "matmul", "scale", "add", "conv", "state"]
@@ -298,6 +298,16 @@ class Anatomy:
     family: str
     parts: tuple[Part, ...]
     notes: tuple[str, ...] = ()
+    only_counted: bool = False
+    """Its tensors are those of a file: what they are for is known by their names alone."""
+
+    def explained(self, question: str) -> None:
+        """Parts that are only counted cannot answer a question about steps: an InputError."""
+        if self.only_counted:
+            raise InputError(
+                f"the parts of {self.family} are only counted, so {question} is not known",
+                hint="kvcache, fit, speed and params read them from the file",
+            )
 
     @property
     def weights(self) -> tuple[Weight, ...]:

@@ -167,6 +167,8 @@ class Engine:
     aliases: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     by_layers: bool = False
+    runs_encoders: bool = False
+    """It loads models that keep nothing, and allocates no cache for them."""
     reads: tuple[str, ...] = ("safetensors", "gguf")
     cache_dtype: Callable[[DType], tuple[DType, str | None]] = model_dtype
     narrow_cache: str = "float8_e4m3fn"

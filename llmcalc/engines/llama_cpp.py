@@ -7,10 +7,11 @@ llama-cpp-python 0.3.36. Ollama starts the same code (``-c num_ctx·num_parallel
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from llmcalc.anatomy import Anatomy, Mixer
-from llmcalc.dims import Dim, least, round_up, total
+from llmcalc.dims import Dim, ceil_div, least, round_up, total
 from llmcalc.engines.base import Engine, Need, Part, Rules, Sampling, estimated
 from llmcalc.engines.cache import Cache, Load, Row, gathered, in_bytes, kind_of
 from llmcalc.engines.library import cuda_context
@@ -35,21 +36,69 @@ NOT_RUN = (
 )
 """Families without a graph in llama.cpp."""
 
+NO_WINDOW = (
+    *("dots1", "ministral3", "mistral", "mistral3", "mixtral", "phi3", "phimoe", "qwen2"),
+    *("qwen2_5_vl", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
+)
+"""Families whose window its loaders do not read, or read and switch off (phi3)."""
+FULL_HEADS = ("minicpm3", "plm")
+"""Latent attention that is kept as whole heads."""
+SPARSE = (
+    *("deepseek32", "deepseek4", "dots3note", "hy_v4", "glm5-next", "qwen4exp", "minimax-m3"),
+)
+"""Architectures whose indexers and compressors are known, by ``general.architecture``."""
+NO_FLASH = ("grok",)
+"""Architectures for which it switches flash attention off."""
+
 
 def cells(anatomy: Anatomy, load: Load, engine: str = "llama.cpp") -> Cache:
     """The K and V tensors of every layer, and the recurrent memory, for ``batch`` slots of
     ``context`` tokens.
+
+    ``unified``: the slots share one pool of ``context`` cells, as ``-c`` gives it.
     """
+    if anatomy.family in NO_FLASH:
+        load = replace(load, flash_attention=False)
     _check(anatomy, load)
-    slots, one = load.batch, Dim(1)
-    tokens = load.context * load.batch if load.unified else load.context
-    held = round_up(tokens, 256)
-    streams = one if load.unified else slots
-    rows = [_row(m, load, held, streams) for m in anatomy.mixers if m.kind != "none"]
+    held = round_up(load.context, 256)
+    # measured with llama-cpp-python 0.3.36: a stream for each sequence, whatever is asked for
+    streams = Dim(1) if load.unified and anatomy.family != "deepseek4" else load.batch
+    mixers = [_as_loaded(m, anatomy) for m in anatomy.mixers if m.kind not in ("none", "shared")]
+    if not load.flash_attention:
+        mixers = _widened(mixers)
+    rows = [_row(m, load, held, streams) for m in mixers]
     notes: tuple[str, ...] = ()
     if load.tp > 1:
         notes = ("the tensors of all devices together; --tp does not divide them",)
     return gathered(engine, RULES, rows, held * streams, notes)
+
+
+def _as_loaded(m: Mixer, anatomy: Anatomy) -> Mixer:
+    """What its loader makes of a layer: a window that it does not read, heads that it keeps."""
+    unread = anatomy.family in NO_WINDOW
+    # llama-model.cpp, LLM_ARCH_EXAONE4: only the 32B, by its number of layers, slides
+    unread = unread or (anatomy.family == "exaone4" and anatomy.n_layers != 64)
+    if unread and m.window is not None:
+        m = replace(m, window=None)
+    if anatomy.family in FULL_HEADS and m.kind == "latent":
+        whole = replace(m, kind="kv", n_kv_heads=m.n_heads)
+        return replace(whole, keys=m.n_heads * m.d_qk, values=m.n_heads * m.d_v)
+    return m
+
+
+def _widened(mixers: list[Mixer]) -> list[Mixer]:
+    """Without flash attention V lies transposed, in every layer as wide as in the widest.
+
+    Source: ``n_embd_v_gqa_max`` in llama-kv-cache.cpp.
+    """
+    own = [m.n_kv_heads * m.d_v for m in mixers if m.kind == "kv" and m.values]
+    widest = max(own, key=int, default=Dim(0))
+    return [
+        replace(m, values=m.values - m.n_kv_heads * m.d_v + widest)
+        if m.kind == "kv" and m.values and int(m.n_kv_heads * m.d_v) < int(widest)
+        else m
+        for m in mixers
+    ]
 
 
 def _check(anatomy: Anatomy, load: Load) -> None:
@@ -76,13 +125,15 @@ def _check(anatomy: Anatomy, load: Load) -> None:
             hint="drop --no-flash-attention",
         )
     kinds = {m.kind for m in anatomy.mixers}
-    if "latent" in kinds and load.key_dtype != load.value_dtype:
+    keeps_one_row = "latent" in kinds and anatomy.family not in FULL_HEADS
+    if keeps_one_row and load.key_dtype != load.value_dtype:
         raise InputError(
             "latent attention has one cache for K and V, so their types must be the same"
         )
     if "cross" in kinds or anatomy.family == "rwkv":
         raise InputError(f"the rule of llama.cpp's cache for {anatomy.family} is not known")
-    if any(m.index_keys or m.compress_rate is not None for m in anatomy.mixers):
+    sparse = any(m.index_keys or m.compress_rate is not None for m in anatomy.mixers)
+    if sparse and anatomy.family not in SPARSE:
         raise InputError(
             f"the rule of llama.cpp's cache for the sparse attention of {anatomy.family} is not"
             " known"
@@ -96,6 +147,8 @@ def _row(m: Mixer, load: Load, cells: Dim, streams: Dim) -> Row:
             kind=kind_of(m), layers=m.layers, tokens=None, kv_bytes=Dim(0), state_bytes=state
         )
     held = cells
+    if m.compress_rate is not None:
+        held = round_up(ceil_div(cells, int(m.compress_rate)), 256)
     if m.window is not None and not load.swa_full:
         wide = m.window * load.batch if load.unified else m.window
         held = round_up(least(cells, wide + Dim(load.ubatch, "ubatch")), 256)
@@ -114,8 +167,12 @@ def _row(m: Mixer, load: Load, cells: Dim, streams: Dim) -> Row:
 
 def cell(m: Mixer, load: Load) -> Dim:
     """One cell of one layer: a row of K and a row of V; latent attention keeps one row for both."""
-    if m.kind == "latent":
-        return in_bytes(m.keys + m.values, load.key_dtype)
+    if m.kind in ("latent", "compressed"):
+        row = in_bytes(m.keys + m.values, load.key_dtype)
+        return row + in_bytes(m.index_keys, load.key_dtype) if m.index_keys else row
+    if m.index_keys:
+        index = in_bytes(m.index_keys, load.key_dtype)
+        return cell(replace(m, index_keys=Dim(0)), load) + index
     same = load.key_dtype == load.value_dtype
     if same and load.key_dtype.block == 1:
         return in_bytes(m.keys + m.values, load.key_dtype)
@@ -147,6 +204,7 @@ OPTIONS = {
 }
 GGML: dict[str, Any] = {
     "by_layers": True,
+    "runs_encoders": True,
     "reads": ("gguf",),
     "narrow_cache": "q8_0",
 }

@@ -20,7 +20,8 @@ LARGEST_CONTEXT = 2**40
 def kvcache(anatomy: Anatomy, *, load: Load, engine: str = "formula") -> Cache:
     """What the engine keeps between tokens; a model that keeps nothing is an InputError."""
     chosen = choose(engine)
-    keeps_something(anatomy)
+    if not chosen.engine.runs_encoders:
+        keeps_something(anatomy)
     answer = chosen.rules.cache(anatomy, load)
     return replace(answer, notes=(*answer.notes, chosen.note)) if chosen.note else answer
 

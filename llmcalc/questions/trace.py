@@ -62,6 +62,7 @@ def walk(anatomy: Anatomy, a: Ask) -> Iterator[Step]:
     """Every step of a forward pass in order, layer after layer, the last token's logits
     at the end.
     """
+    anatomy.explained("the way through them")
     parts = [p for p in anatomy.parts if _on_the_way(p)]
     yield Step("ids", "input_ids", "ids", (a.batch, a.tokens))
     runs = _runs(parts)

@@ -180,6 +180,7 @@ def optimizer_bytes(o: Optimizer, weights: Sequence[Weight], moment: int) -> int
 
 def train(r: Recipe, anatomy: Anatomy) -> Training:
     """The fullest of the pipeline's ranks."""
+    anatomy.explained("what training keeps of them")
     check(r, anatomy)
     stages = [_rank(r, anatomy, i) for i in range(r.pp)]
     return max(stages, key=lambda t: t.peak.n_bytes)

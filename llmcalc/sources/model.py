@@ -113,6 +113,9 @@ class Model:
     def about(self) -> dict[str, Any]:
         """The model's entry in JSON."""
         family = self.config.family if self.raw is not None else None
+        if family is None and self.header is not None:
+            arch = self.header.metadata.get("general.architecture")
+            family = arch if isinstance(arch, str) else None
         return {"name": self.name, "family": family, "source": self.source}
 
     @property
@@ -120,6 +123,10 @@ class Model:
         """The longest context that the model was made for, in its own config or in the language
         model's inside.
         """
+        if self.raw is None and self.header is not None:
+            arch = self.header.metadata.get("general.architecture")
+            longest = self.header.metadata.get(f"{arch}.context_length")
+            return longest if isinstance(longest, int) and longest > 0 else None
         if self.raw is None or self.blocks_only:
             return None
         inside = self.raw.get("text_config")
@@ -131,7 +138,12 @@ class Model:
 
     @cached_property
     def anatomy(self) -> Anatomy:
-        """The list of parts."""
+        """The list of parts; what the layers of a GGUF keep is read from the file itself."""
+        from_file = self.header is not None and self.header.format == "gguf"
+        if self.raw is None and self.header is not None and from_file:
+            from llmcalc.sources import gguf_layers
+
+            return gguf_layers.anatomy(self.header)
         try:
             whole = anatomy(self.config)
         except ConfigError as error:
@@ -140,6 +152,10 @@ class Model:
             raise ConfigError(
                 str(error), hint="sizes are --d, --layers, --heads, --kv-heads, --head-dim, --d-ff"
             ) from None
+        if self.header is not None and from_file:
+            from llmcalc.sources import gguf_layers
+
+            whole = gguf_layers.as_kept(whole, self.header)
         if not self.blocks_only:
             return whole
         return replace(

@@ -159,9 +159,6 @@ def load(record: dict[str, Any]) -> Load:
     tokens = get(flags, "ctx", "kv_tokens", "max_model_len", "swa_tokens", "cells") or 1
     tokens = get(flags, "ctx_requested") or tokens
     batch = get(flags, "n_seq", "parallel", "batch_size", "max_num_seqs") or 1
-    if flags.get("kv_unified"):
-        tokens, batch_tokens = tokens // batch, batch
-        batch = batch_tokens
     keys = kind(flags.get("k_dtype") or flags.get("kv_dtype") or flags.get("dtype") or "float16")
     values = kind(flags.get("v_dtype") or flags.get("kv_dtype") or flags.get("dtype") or "float16")
     plain = keys.block == 1 and keys.size > 1

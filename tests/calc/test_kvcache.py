@@ -135,7 +135,7 @@ def test_transformers_before_latent_caches_were_compressed() -> None:
         ("gemma-3-27b", 131072, 1, "f16", {}, 11391729664),
         ("gemma-3-27b", 131072, 1, "f16", {"ubatch": 2048}, 12046041088),
         ("gemma-3-27b", 131072 // 4, 4, "f16", {}, 13354663936),
-        ("gemma-3-27b", 131072 // 4, 4, "f16", {"unified": True}, 12700352512),
+        ("gemma-3-27b", 131072, 4, "f16", {"unified": True}, 12700352512),
         ("gemma-3-27b", 131072, 1, "f16", {"swa_full": True}, 66571993088),
         ("deepseek-v3", 32768, 1, "f16", {}, 2302672896),
         ("deepseek-v3", 32768, 1, "q8_0", {}, 1223294976),

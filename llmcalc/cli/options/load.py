@@ -96,7 +96,8 @@ class EngineOptions:
         int, typer.Option("--ubatch", help="llama.cpp's n_ubatch, added to windows.")
     ] = 512
     unified: Annotated[
-        bool, typer.Option("--unified", help="llama.cpp: one stream of cells for all sequences.")
+        bool,
+        typer.Option("--unified", help="llama.cpp: all sequences share --ctx cells, as with -kvu."),
     ] = False
     swa_full: Annotated[
         bool, typer.Option("--swa-full", help="llama.cpp: windows hold every cell.")
