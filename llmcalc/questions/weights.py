@@ -4,6 +4,7 @@ as asked.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from llmcalc.anatomy import Anatomy
@@ -23,7 +24,7 @@ def format_of(model: Model, asked: str | None = None) -> Format:
     """
     if asked is not None:
         return named(asked, model.wide)
-    if model.header is not None and model.raw is not None:
+    if model.header is not None and (model.raw is not None or model.header.format == "gguf"):
         return checkpoint(model, model.header)
     packed = published(model.quantisation)
     if packed is None:
@@ -59,7 +60,8 @@ def compared(model: Model, header: Header) -> Result:
     have = {name: tensor.shape for name, tensor in header.tensors.items()}
     buffers = {name: is_buffer(name, tensor) for name, tensor in header.tensors.items()}
     if header.format == "gguf":
-        wants = gguf_promises(model.anatomy)
+        anatomy = model.anatomy
+        wants = promised(anatomy) if anatomy.only_counted else gguf_promises(anatomy, have)
         wants = {n: w for n, w in wants.items() if not w.weight.tied_to or n in have}
         return compare(wants, have, buffers)
     more = (model.raw or {}).get("num_nextn_predict_layers") or 0
@@ -79,11 +81,14 @@ def compared(model: Model, header: Header) -> Result:
     return replace(result, differences=(*absent, *others))
 
 
-def gguf_promises(anatomy: Anatomy) -> dict[str, Want]:
-    """Every tensor that a GGUF of the model should hold, under its name there."""
+def gguf_promises(anatomy: Anatomy, have: Collection[str] = ()) -> dict[str, Want]:
+    """Every tensor that a GGUF of the model should hold, under its name there.
+
+    ``have`` are the names in a file of it.
+    """
     return {
         name: Want(shape, weight, layer)
-        for name, (shape, weight, layer) in gguf.promised(anatomy).items()
+        for name, (shape, weight, layer) in gguf.promised(anatomy, have).items()
     }
 
 

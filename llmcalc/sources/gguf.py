@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -35,9 +35,13 @@ _SCALARS = {
     12: "d",
 }
 _STRING, _ARRAY = 8, 9
-_MAX_PAIRS, _MAX_TENSORS, _MAX_ALIGNMENT, _MAX_KEPT = 20_000, 200_000, 1 << 20, 4096
+_MAX_PAIRS = 20_000
+_MAX_TENSORS = 200_000
+_MAX_ALIGNMENT = 1 << 20
+_MAX_KEPT = 4096
 _MAX_VOCABULARY = 1_000_000
-_MAX_KEPT_IN_ALL, _MAX_WALKED = 4_000_000, 4_000_000
+_MAX_KEPT_IN_ALL = 4_000_000
+_MAX_WALKED = 4_000_000
 """Items of arrays that are kept, and those that are walked over one by one, in a whole file."""
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -60,9 +64,14 @@ class _Cursor:
     def __init__(
         self, data: mmap.mmap | bytes, name: str, kept: int = _MAX_KEPT, size: int | None = None
     ) -> None:
-        self.data, self.name, self.at, self.kept = data, name, 0, kept
-        self.held, self.end = len(data), len(data) if size is None else size
-        self.spent, self.walked = 0, 0
+        self.data = data
+        self.name = name
+        self.at = 0
+        self.kept = kept
+        self.held = len(data)
+        self.end = self.held if size is None else size
+        self.spent = 0
+        self.walked = 0
 
     def keeps(self, length: int) -> bool:
         """Whether an array of that length is kept; what is kept in all is bounded too."""
@@ -124,9 +133,8 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         cursor = _Cursor(data, path.name, _MAX_VOCABULARY)
         metadata = _metadata(cursor, _counts(cursor)[1])
-    return {
-        k.removeprefix("tokenizer."): v for k, v in metadata.items() if k.startswith("tokenizer.")
-    }
+    own = [key for key in metadata if key.startswith("tokenizer.")]
+    return {key.removeprefix("tokenizer."): metadata[key] for key in own}
 
 
 def parse(data: mmap.mmap | bytes, name: str) -> Header:
@@ -171,9 +179,7 @@ def parts(name: str) -> list[str]:
 
 
 def merge(headers: Sequence[Header]) -> Header:
-    """The parts of a split model as one: the first one's metadata, every tensor once, as many as it
-    promises.
-    """
+    """The parts of a split model as one: the first one's metadata, every tensor once."""
     first = headers[0]
     count = first.metadata.get("split.count", 1)
     if count not in (0, len(headers)):
@@ -229,10 +235,8 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         why = "a big-endian file" if swapped in (2, 3) else "2 and 3 are known"
         raise HeaderError(f"{cursor.name} has GGUF version {version}: {why}")
-    n_tensors, n_pairs = (
-        cursor.take("Q", "the tensor count"),
-        cursor.take("Q", "the metadata count"),
-    )
+    n_tensors = cursor.take("Q", "the tensor count")
+    n_pairs = cursor.take("Q", "the metadata count")
     if n_tensors > _MAX_TENSORS or n_pairs > _MAX_PAIRS:
         raise HeaderError(
             f"{cursor.name} claims {n_tensors} tensors and {n_pairs} metadata entries, more than"
@@ -251,7 +255,8 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
         raise HeaderError(
             f"{cursor.name}: {shorten(key)} has the value type {kind}, which is unknown"
         )
-    kind, length = cursor.take("I", what), cursor.take("Q", what)
+    kind = cursor.take("I", what)
+    length = cursor.take("Q", what)
     if kind in _SCALARS:
         size = struct.calcsize("<" + _SCALARS[kind])
         at = cursor.at
@@ -261,9 +266,8 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
         return list(struct.unpack_from(f"<{length}{_SCALARS[kind]}", cursor.data, at))
     if length > cursor.end - cursor.at:
         raise HeaderError(f"{cursor.name}: {what} has {length} items, more than the file has bytes")
-    cursor.walk(
-        length * (20 if kind == _ARRAY else 1)
-    )  # arrays in arrays are in no real file, and slow
+    # arrays in arrays are in no real file, and slow
+    cursor.walk(length * (20 if kind == _ARRAY else 1))
     if cursor.keeps(length):
         return [_value(cursor, kind, key, depth + 1) for _ in range(length)]
     for _ in range(length):
@@ -276,15 +280,12 @@ def _value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
 
 def _alignment(metadata: Mapping[str, Any], name: str) -> int:
     alignment = metadata.get("general.alignment", 32)
-    if (
-        not isinstance(alignment, int)
-        or not 0 < alignment <= _MAX_ALIGNMENT
-        or alignment & (alignment - 1)
-    ):
+    whole = isinstance(alignment, int)
+    if not whole or not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise HeaderError(
             f"{name}: general.alignment is {alignment}, not a power of two up to {_MAX_ALIGNMENT}"
         )
-    return alignment
+    return int(alignment)
 
 
 def _tensor(cursor: _Cursor, alignment: int) -> tuple[str, int, Stored]:
@@ -294,7 +295,8 @@ def _tensor(cursor: _Cursor, alignment: int) -> tuple[str, int, Stored]:
     if n_dims > 4:
         raise HeaderError(f"{where} has {n_dims} dimensions; GGUF has at most 4")
     dims = [cursor.take("Q", "a tensor's shape") for _ in range(n_dims)]
-    kind, offset = cursor.take("I", "a tensor's type"), cursor.take("Q", "a tensor's offset")
+    kind = cursor.take("I", "a tensor's type")
+    offset = cursor.take("Q", "a tensor's offset")
     if kind not in GGUF_DTYPES:
         raise HeaderError(f"{where} has the ggml type {kind}, which is unknown")
     form = GGUF_DTYPES[kind]
@@ -309,11 +311,9 @@ def _tensor(cursor: _Cursor, alignment: int) -> tuple[str, int, Stored]:
         raise HeaderError(f"{where} has the shape {dims}, more than any file holds")
     if offset % alignment:
         raise HeaderError(f"{where} has the offset {offset}, not a multiple of {alignment}")
-    return (
-        name,
-        offset,
-        Stored(form.name, tuple(reversed(dims)), form.bytes_for(elements), cursor.name),
-    )
+    shape = tuple(reversed(dims))  # stored fastest first
+    stored = Stored(form.name, shape, form.bytes_for(elements), cursor.name)
+    return name, offset, stored
 
 
 def _check_places(places: Mapping[str, tuple[int, Stored]], data: int, name: str) -> None:
@@ -361,9 +361,7 @@ LLAMA_ROPE_TYPE_NORM).
 
 
 def to_config(header: Header) -> dict[str, Any] | None:
-    """The metadata as a raw config under GGUF's own size names, or None for an architecture that is
-    not mapped.
-    """
+    """The metadata as a raw config under GGUF's own size names; None where no family is known."""
     arch = header.metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in _MODEL_TYPES:
         return None
@@ -384,7 +382,28 @@ def to_config(header: Header) -> dict[str, Any] | None:
     raw["attention_bias"] = "blk.0.attn_output.bias" in header.tensors
     raw["torch_dtype"] = _main_dtype(header)
     raw["rope_interleave"] = arch in _TURNED_IN_PAIRS
+    if arch == "deepseek2":
+        raw |= _latent_sizes(raw)
+        if "attention.q_lora_rank" not in raw:
+            raw["q_lora_rank"] = None  # as the config of DeepSeek-V2-Lite has it
     return {"model_type": family, **raw}
+
+
+def _latent_sizes(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The three widths of a latent head; ``key_length`` is that of the compressed row.
+
+    Files from before 2025-04 have no ``*_mla`` keys, and ``key_length`` is the head's own.
+    """
+    wide = raw.get("attention.key_length_mla", raw.get("attention.key_length"))
+    values = raw.get("attention.value_length_mla", raw.get("attention.value_length"))
+    turned = raw.get("rope.dimension_count")
+    if not (isinstance(wide, int) and isinstance(turned, int) and isinstance(values, int)):
+        return {}
+    return {
+        "qk_nope_head_dim": wide - turned,
+        "qk_rope_head_dim": turned,
+        "v_head_dim": values,
+    }
 
 
 def _main_dtype(header: Header) -> str | None:
@@ -415,8 +434,16 @@ _ROLES = {
     "mlp.gate_up": "ffn_up",
     "mlp.down": "ffn_down",
     "router": "ffn_gate_inp",
+    "ssm.in": "ssm_in",
+    "ssm.conv": "ssm_conv1d",
+    "ssm.x": "ssm_x",
+    "ssm.dt": "ssm_dt",
+    "ssm.out": "ssm_out",
 }
 """What a weight does, to GGUF's name for it (ggml's tensor mapping)."""
+
+_BARE = {"ssm.a": "ssm_a", "ssm.d": "ssm_d"}
+"""Those whose names there end without ``.weight``."""
 
 _NORMS = {
     "input_layernorm": "attn_norm",
@@ -426,6 +453,8 @@ _NORMS = {
     "norm": "output_norm",
     "ln_f": "output_norm",
     "final_layernorm": "output_norm",
+    "final_layer_norm": "output_norm",
+    "norm_f": "output_norm",
 }
 _SANDWICH_NORMS = {
     "post_attention_layernorm": "post_attention_norm",
@@ -438,12 +467,16 @@ def tensor_name(weight: Weight, sandwich: bool) -> str | None:
     """GGUF's name for a weight, with {layer} in it, or None where no rule is known."""
     module, _, kind = weight.name.rpartition(".")
     if kind not in ("weight", "bias"):
-        module, kind = (
-            weight.name.removesuffix("_bias"),
-            "bias" if weight.name.endswith("_bias") else "weight",
-        )
+        module = weight.name.removesuffix("_bias")
+        kind = "weight" if module == weight.name else "bias"
     last = module.rsplit(".", 1)[-1]
-    if weight.role == "norm":
+    if weight.role in _BARE:
+        return f"blk.{{layer}}.{_BARE[weight.role]}"
+    if last == "e_score_correction":
+        return "blk.{layer}.exp_probs_b.bias"
+    if weight.role == "norm" and last == "norm" and weight.in_stack:
+        base: str | None = "attn_norm"
+    elif weight.role == "norm":
         base = (_SANDWICH_NORMS if sandwich else {}).get(last) or _NORMS.get(last)
     else:
         base = _ROLES.get(weight.role)
@@ -456,13 +489,21 @@ def tensor_name(weight: Weight, sandwich: bool) -> str | None:
     return f"blk.{{layer}}.{base}.{kind}" if weight.in_stack else f"{base}.{kind}"
 
 
-def promised(anatomy: Anatomy) -> dict[str, tuple[tuple[int, ...], Weight, int]]:
+Promise = tuple[tuple[int, ...], Weight, int]
+"""The shape of a tensor, the weight that it is (a part of), and its layer."""
+
+
+def promised(anatomy: Anatomy, have: Collection[str] = ()) -> dict[str, Promise]:
     """The tensors that a GGUF of this model should hold: name to shape, weight and layer.
 
-    A role without a rule is an InputError.
+    ``have`` are the names in a file: where it holds the two halves of a latent up-projection, they
+    are promised in place of the whole. A role without a rule is an InputError.
     """
-    sandwich = any("pre_feedforward_layernorm" in w.name for w in anatomy.weights)
-    wants: dict[str, tuple[tuple[int, ...], Weight, int]] = {}
+    sandwich = anatomy.family == "gpt_oss" or any(
+        "post_feedforward_layernorm" in w.name for w in anatomy.weights
+    )
+    in_halves = any(name.endswith("attn_k_b.weight") for name in have)
+    wants: dict[str, Promise] = {}
     for weight in anatomy.weights:
         name = tensor_name(weight, sandwich)
         if name is None:
@@ -470,9 +511,40 @@ def promised(anatomy: Anatomy) -> dict[str, tuple[tuple[int, ...], Weight, int]]
                 f"no rule is known for the GGUF name of {weight.name} ({weight.role}), "
                 "so this file cannot be checked"
             )
-        shape = tuple(int(s) for s in weight.applied_shape)
-        if weight.routed:
-            shape = (int(weight.experts), *shape)
-        for layer in weight.layers.indices:
-            wants[name.replace("{layer}", str(layer))] = (shape, weight, layer)
+        pieces = _halves(anatomy, weight) if in_halves and weight.role == "attn.kv_b" else None
+        for piece, shape in pieces or _pieces(name, weight):
+            for layer in weight.layers.indices:
+                wants[piece.replace("{layer}", str(layer))] = (shape, weight, layer)
     return wants
+
+
+def _pieces(name: str, weight: Weight) -> list[tuple[str, tuple[int, ...]]]:
+    """The tensors that one weight becomes: experts are one, their gate and up are two."""
+    shape = tuple(int(s) for s in weight.applied_shape)
+    if weight.role == "ssm.conv" and len(shape) == 3:
+        shape = (shape[0], shape[2])  # a convolution of each channel alone
+    if not weight.routed:
+        return [(name, shape)]
+    experts = int(weight.experts)
+    if weight.role != "mlp.gate_up":
+        return [(name, (experts, *shape))]
+    half = (experts, shape[0] // 2, *shape[1:])
+    return [(name.replace("ffn_up", "ffn_gate"), half), (name, half)]
+
+
+def _halves(anatomy: Anatomy, weight: Weight) -> list[tuple[str, tuple[int, ...]]] | None:
+    """The up-projection of latent attention as files since 2025-04 have it: K's part and V's.
+
+    K's is transposed, so that it can be absorbed into the queries.
+    """
+    heads = next((int(m.n_heads) for m in anatomy.mixers if m.kind in ("kv", "latent")), 0)
+    back = next((w for w in anatomy.weights if w.role == "attn.o"), None)
+    if not heads or back is None:
+        return None
+    rank = int(weight.inputs)
+    d_v = int(back.inputs) // heads
+    d_nope = int(weight.outputs) // heads - d_v
+    return [
+        ("blk.{layer}.attn_k_b.weight", (heads, rank, d_nope)),
+        ("blk.{layer}.attn_v_b.weight", (heads, d_v, rank)),
+    ]

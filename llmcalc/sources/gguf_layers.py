@@ -119,10 +119,13 @@ def anatomy(header: Header) -> Anatomy:
     """
     arch = architecture(header)
     note = (
-        f"read from the file's own metadata and tensors: {shorten(arch)} has no family here, so"
-        " its tensors are counted and named, not explained"
+        f"read from the file alone, as llama.cpp reads it: the tensors of {shorten(arch)} are"
+        " counted, and not explained"
     )
     return Anatomy(arch, (*_weights(header), *mixers(header)), (note,), only_counted=True)
+
+
+_NAMES = {"state": "recurrent", "none": "encoder"}
 
 
 def as_kept(whole: Anatomy, header: Header) -> Anatomy:
@@ -179,10 +182,17 @@ def mixers(header: Header) -> tuple[Mixer, ...]:
         )
         kinds.setdefault(alike, mixer)
         by_kind.setdefault(alike, []).append(layer)
-    return tuple(
-        replace(kinds[alike], layers=Layers(tuple(layers), Dim(len(layers), "layers")))
-        for alike, layers in by_kind.items()
-    )
+    found = []
+    names: dict[str, int] = {}
+    for alike, layers in by_kind.items():
+        mixer = kinds[alike]
+        name = _NAMES.get(mixer.kind, mixer.kind)
+        name = ("sliding" if mixer.window is not None else "full") if name == "kv" else name
+        names[name] = names.get(name, 0) + 1
+        number = f"_{names[name]}" if names[name] > 1 else ""
+        count = Dim(len(layers), f"n_{name}{number}_layers")
+        found.append(replace(mixer, layers=Layers(tuple(layers), count)))
+    return tuple(found)
 
 
 class _Keys:
@@ -476,13 +486,12 @@ def _weight(name: str, shape: tuple[int, ...], layers: list[int], used: int) -> 
     where = ONCE if once else Layers(tuple(layers), Dim(len(layers), "layers"))
     experts = Dim(shape[0], "n_experts") if stacked else Dim(1)
     return Weight(
-        name,
-        sizes,
-        op,
-        role,
-        where,
-        experts,
+        name=name,
+        shape=sizes,
+        op=op,
+        role=role,
+        layers=where,
+        experts=experts,
         active=Dim(min(used, shape[0]), "n_active") if stacked else Dim(1),
         stacked=stacked,
-        extra=role == "mtp",
     )

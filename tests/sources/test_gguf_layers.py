@@ -21,7 +21,10 @@ from llmcalc.dims import Dim
 from llmcalc.engines.cache import Load
 from llmcalc.errors import InputError, LlmcalcError
 from llmcalc.formats.element import dtype
+from llmcalc.formats.stored import stored_bytes
 from llmcalc.questions.kvcache import kvcache
+from llmcalc.questions.params import parameters
+from llmcalc.questions.weights import compared, format_of
 from llmcalc.sources import gguf, gguf_layers, resolve
 from llmcalc.sources.header import Header, Stored
 from llmcalc.sources.model import Model
@@ -89,8 +92,25 @@ def test_parameters_and_bytes(name: str) -> None:
     found = header(name)
     assert found.elements == FILES[name]["n_params"]
     assert found.n_bytes == FILES[name]["model_bytes"]
+    assert int(stored_bytes(model(name).anatomy, format_of(model(name)))) == found.n_bytes
     counted = gguf_layers.anatomy(found).weights
     assert sum(int(w.params) for w in counted) == FILES[name]["n_params"]
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(FILES) if model(n).raw is not None])
+def test_a_family_counts_what_the_file_holds(name: str) -> None:
+    found = model(name)
+    assert found.header is not None
+    tables = sum(s.elements for t, s in found.header.tensors.items() if t.startswith("rope_"))
+    assert parameters(found.anatomy) == FILES[name]["n_params"] - tables
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(FILES) if model(n).raw is not None])
+def test_a_family_promises_what_the_file_holds(name: str) -> None:
+    found = model(name)
+    assert found.header is not None
+    result = compared(found, found.header)
+    assert result.differences == ()
 
 
 def test_the_general_rule_alone(monkeypatch: pytest.MonkeyPatch) -> None:
