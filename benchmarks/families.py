@@ -1,5 +1,4 @@
-"""Building anatomies: DeepSeek-V3 below 5 ms, 100 different configs read and counted in one process
-below 2 s.
+"""Building anatomies: DeepSeek-V3 below 5 ms, 100 different configs in one process below 2 s.
 
 Run it with ``python benchmarks/families.py``.
 """

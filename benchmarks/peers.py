@@ -1,5 +1,4 @@
-"""llmcalc beside other calculators on the same eight models: what each answers, its seconds, and
-what it reads.
+"""llmcalc beside other calculators on eight models: what each answers, its seconds, its reads.
 
 Run it with ``python -m benchmarks.peers`` from the checkout, and name the others' environment in
 ``PEERS``: ``PEERS=/path/to/venv/bin``; a calculator that is not there is skipped with a line. The
@@ -42,9 +41,7 @@ Tensors = dict[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Published:
-    """A model of the hub: the bytes of its tensors there, and what its config states beside the
-    preset's sizes.
-    """
+    """A model of the hub: the bytes of its tensors, and what its config has beside the preset's."""
 
     hub_id: str
     preset: str
@@ -97,9 +94,7 @@ def config_of(model: Published) -> dict[str, Any]:
 
 
 def tensors_of(model: Published) -> Tensors:
-    """The tensors of the published files: quantised ones as they lie there, buffers and prediction
-    layers too.
-    """
+    """Every tensor of the published files: quantised as they lie, buffers, prediction layers."""
     raw, found = config_of(model), Tensors()
     quantised = raw.get("quantization_config") or {}
     method = quantised.get("quant_method", "")
@@ -189,9 +184,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Tool:
-    """A calculator: its distribution, what follows ``python`` on its command line, and how its
-    answer is read.
-    """
+    """A calculator: its distribution, its command line behind ``python``, its answer's reader."""
 
     name: str
     package: str
@@ -343,9 +336,7 @@ def _fact(text: str, name: str) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """One calculator on one model: its answer, or why there is none, and what the best of its runs
-    cost.
-    """
+    """One calculator on one model: its answer or why there is none, and what its best run cost."""
 
     answer: Answer
     failed: str
@@ -378,9 +369,7 @@ def measure(tool: Tool, python: str, model: Published, hub: Hub) -> Measured:
 
 
 def run(command: list[str], url: str, home: str) -> tuple[int, str, str, float, float]:
-    """A process with its own home: exit code, output, errors, seconds, and those of them
-    on a CPU.
-    """
+    """A process with its own home: exit code, output, errors, seconds, and those on a CPU."""
     env = {
         "PATH": os.environ["PATH"],
         "LANG": "C.UTF-8",
@@ -436,9 +425,7 @@ TABLES: tuple[tuple[str, Callable[[Measured], str]], ...] = (
 
 
 def show(results: Results) -> None:
-    """The tables in Markdown, without the calculators that do not answer a table's question; then
-    what failed.
-    """
+    """The tables in Markdown, each with the calculators that answer its question; what failed."""
     names = list(dict.fromkeys(tool for _, tool in results))
     for title, cell in TABLES:
         asked = [

@@ -1,5 +1,4 @@
-"""128,256 logits through five stages and one draw, against torch's operators for the same pipeline
-on the CPU.
+"""128,256 logits through five stages and one draw, against torch's operators on the CPU.
 
 Run it with ``python benchmarks/sample.py``: both take turns in one process; the limit is torch's
 own time.

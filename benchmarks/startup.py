@@ -1,8 +1,7 @@
-"""CPU time of ``llmcalc params gpt2 --json`` against ``python -c "import typer"``, in pairs; the
-limit is 1.6 times.
+"""CPU time of ``llmcalc params gpt2 --json`` against ``python -c "import typer"``, in pairs.
 
-Run it with ``python benchmarks/startup.py``: two processes take turns, so that a busy machine slows
-both.
+The limit is 1.6 times. Run it with ``python benchmarks/startup.py``: two processes take turns, so
+that a busy machine slows both.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Counting against the bare libraries on the same text with all cores, and the memory of counting a
-large file.
+"""Counting against the bare libraries on the same text, and the memory of a large file.
 
 Run it with ``python benchmarks/tokens.py [BYTES]`` (100 MB unless told otherwise). Limits: 5 % more
 time than the bare batch call, 300 MB of memory whatever the size.

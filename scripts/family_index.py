@@ -1,5 +1,6 @@
-"""Writes llmcalc/families/index.py: which module describes which ``model_type``, so that one model
-loads one module.
+"""Writes llmcalc/families/index.py: which module describes which ``model_type``.
+
+One model then loads one module.
 """
 
 from __future__ import annotations

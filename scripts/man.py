@@ -1,5 +1,6 @@
-"""Writes the manual page from the commands' own help: ``python scripts/man.py >
-docs/man/llmcalc.1``.
+"""Writes the manual page from the commands' own help.
+
+``python scripts/man.py > docs/man/llmcalc.1``
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Writes llmcalc/families/defaults.json: the class default of every size-bearing config key, per
-model_type.
+"""Writes llmcalc/families/defaults.json: class defaults of all sizes in configs, by model_type.
 
 A key that is absent from a published config.json means the default of the reference
 implementation's config class, which differs from class to class. This script reads those defaults

@@ -40,9 +40,7 @@ SIZES = {
 
 
 def read_text(folder: Path) -> str:
-    """The books in plain ASCII, lines joined to paragraphs, characters that hardly occur
-    left out.
-    """
+    """The books in plain ASCII, lines joined to paragraphs, without characters that are rare."""
     whole = "\n\n".join((folder / f"{book}.txt").read_text("latin-1") for book in BOOKS)
     whole = (
         whole.replace("\r\n", "\n")

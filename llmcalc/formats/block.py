@@ -25,14 +25,16 @@ class Integer:
 
 
 def _both(bits: int) -> tuple[Integer, Integer]:
+    """The signed and the unsigned integer of so many bits."""
     half = 2 ** (bits - 1)
-    return Integer(f"int{bits}", bits, -half, half - 1), Integer(
-        f"uint{bits}", bits, 0, 2 * half - 1
+    return (
+        Integer(name=f"int{bits}", bits=bits, lowest=-half, highest=half - 1),
+        Integer(name=f"uint{bits}", bits=bits, lowest=0, highest=2 * half - 1),
     )
 
 
 INTEGERS: Mapping[str, Integer] = {i.name: i for bits in (8, 4, 2) for i in _both(bits)} | {
-    "ternary": Integer("ternary", 2, -1, 1)
+    "ternary": Integer(name="ternary", bits=2, lowest=-1, highest=1)
 }
 """Integers that weights are stored in; ternary is -1, 0, 1 in two bits (1.58 bits of information).
 """
@@ -57,9 +59,13 @@ class Block:
 
 
 def _micro(name: str, element: str, bits: int, largest: str) -> Block:
-    meaning = f"x = 2^(e - 127)·{element}; largest {largest}·2^127"
+    """A Microscaling format: a power of two for 32 codes."""
     return Block(
-        name, 32, 1 + 4 * bits, f"1 B e8m0 scale; 32 codes of {element} in {4 * bits} B", meaning
+        name=name,
+        block=32,
+        size=1 + 4 * bits,
+        layout=f"1 B e8m0 scale; 32 codes of {element} in {4 * bits} B",
+        meaning=f"x = 2^(e - 127)·{element}; largest {largest}·2^127",
     )
 
 
@@ -82,7 +88,10 @@ _GGML: Mapping[str, tuple[str, str]] = {
         "fp16 d, dmin; 12 B of 6-bit scales and mins; 128 B of 4-bit codes",
         "x = d·sc·q - dmin·m, per 32",
     ),
-    "q5_k": ("as q4_k, and 32 B of high bits", "x = d·sc·q - dmin·m, per 32"),
+    "q5_k": (
+        "fp16 d, dmin; 12 B of 6-bit scales and mins; 32 B of high bits; 128 B of low four",
+        "x = d·sc·q - dmin·m, per 32",
+    ),
     "q6_k": (
         "128 B of low four; 64 B of high two; 16 int8 scales; fp16 d",
         "x = d·sc·(q - 32), per 16",
@@ -147,7 +156,13 @@ _OWN = (
     ),
 )
 BLOCKS: Mapping[str, Block] = {b.name: b for b in _OWN} | {
-    d.name: Block(d.name, d.block, d.size, *_GGML[d.name])
+    d.name: Block(
+        name=d.name,
+        block=d.block,
+        size=d.size,
+        layout=_GGML[d.name][0],
+        meaning=_GGML[d.name][1],
+    )
     for d in GGUF_DTYPES.values()
     if d.name in _GGML
 }

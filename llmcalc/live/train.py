@@ -53,12 +53,10 @@ class _Made:
         return {slot: self._one(w, layer) for slot, w in weights.items() if not w.tied_to}
 
     def _one(self, weight: Weight, layer: int) -> Tensor | list[Tensor]:
-        many = weight.experts > 1 or weight.stacked
+        many = weight.routed
         key = (weight.name, layer)
         if key not in self.made:
-            shape = [int(s) for s in weight.shape]
-            if weight.transposed:
-                shape.reverse()
+            shape = [int(s) for s in weight.applied_shape]
             count = int(weight.experts) if many else 1
             drawn = [self._drawn(weight, shape) for _ in range(count)]
             self.made[key] = [t.to(self.dtype).requires_grad_(not weight.buffer) for t in drawn]

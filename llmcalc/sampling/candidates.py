@@ -44,6 +44,7 @@ class Candidates:
             raise InputError(
                 f"the logit at index {wrong[0]} is NaN", hint="something before sampling went wrong"
             )
+        # what is masked cannot be chosen, and no stage has to look at it
         ids = np.flatnonzero(z > -np.inf)
         if not ids.size:
             raise InputError("every logit is minus infinity: no token can be chosen")
@@ -64,6 +65,7 @@ class Candidates:
         if top == np.inf:
             winners = self.logits == np.inf
             return np.where(winners, -np.log(winners.sum()), -np.inf)
+        # without the largest no power overflows
         shifted = self.logits - top
         return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
@@ -84,7 +86,8 @@ class Candidates:
 
     def likeliest(self, n: int) -> list[int]:
         """The n most likely tokens, the most likely first, of equals the smaller id."""
-        return [int(t) for t in self.ids[np.argsort(-self.logits, kind="stable")[:n]]]
+        falling = np.argsort(-self.logits, kind="stable")
+        return [int(token) for token in self.ids[falling[:n]]]
 
     def probability(self, token: int) -> float:
         """The token's probability; 0 where it was removed."""
@@ -94,10 +97,12 @@ class Candidates:
     @property
     def greedy(self) -> int:
         """The most likely token; of equals, the one with the smallest id."""
-        return int(self.ids[int(np.argmax(self.logits))])
+        at = int(np.argmax(self.logits))
+        return int(self.ids[at])
 
 
 def entropy_of(log_p: Floats) -> float:
     """-sum p ln p over the tokens that have a probability."""
     finite = log_p[log_p > -np.inf]
-    return float(-(np.exp(finite) * finite).sum()) + 0.0
+    negative = (np.exp(finite) * finite).sum()
+    return float(-negative) + 0.0  # and not -0.0

@@ -24,11 +24,13 @@ def temperature(c: Candidates, t: float) -> Candidates:
 
 
 def dynamic_temperature(c: Candidates, t: float, delta: float, exponent: float = 1.0) -> Candidates:
-    """T between t - delta and t + delta by the entropy's share of its maximum ln n, to a power
-    (llama.cpp).
+    """T between t - delta and t + delta, by the entropy's share of its maximum ln n (llama.cpp).
+
+    The share is taken to a power.
     """
     if delta <= 0 or c.logits.size < 2:
         return temperature(c, t)
+    # an even distribution has the entropy ln n, and a share of 1
     low, high = max(0.0, t - delta), t + delta
     share = c.entropy / float(np.log(c.logits.size))
     chosen = low + (high - low) * share**exponent
@@ -36,9 +38,9 @@ def dynamic_temperature(c: Candidates, t: float, delta: float, exponent: float =
 
 
 def repetition(c: Candidates, tokens: Collection[int], penalty: float) -> Candidates:
-    """Divides positive logits of seen tokens, multiplies negative ones, once each (Keskar et al.
+    """Divides positive logits of seen tokens, multiplies negative ones, once each.
 
-    2019, CTRL).
+    Keskar et al. 2019, CTRL.
 
     >>> repetition(Candidates.of([2.0, 1.8, -1.2, 0.5]), [1, 1, 2], 1.2).logits.tolist()
     [2.0, 1.5, -1.44, 0.5]
@@ -46,14 +48,13 @@ def repetition(c: Candidates, tokens: Collection[int], penalty: float) -> Candid
     if penalty == 1 or not tokens:
         return c
     seen = np.isin(c.ids, np.fromiter(set(tokens), dtype=np.int64))
+    # both make a token less likely, whatever its logit's sign
     changed = np.where(c.logits > 0, c.logits / penalty, c.logits * penalty)
     return c.with_logits(np.where(seen, changed, c.logits))
 
 
 def frequency(c: Candidates, counts: Mapping[int, int], per_use: float, once: float) -> Candidates:
-    """z - count·per_use - [count > 0]·once, as the OpenAI API defines frequency and presence
-    penalties.
-    """
+    """z - count·per_use - [count > 0]·once: the OpenAI API's frequency and presence penalties."""
     if (not per_use and not once) or not counts:
         return c
     z = c.logits.copy()
@@ -65,7 +66,7 @@ def frequency(c: Candidates, counts: Mapping[int, int], per_use: float, once: fl
 
 
 def bias(c: Candidates, biases: Mapping[int, float]) -> Candidates:
-    """Adds a number to some tokens' logits."""
+    """Adds a number to some tokens' logits; minus infinity removes one."""
     if not biases:
         return c
     z = c.logits.copy()
@@ -73,7 +74,10 @@ def bias(c: Candidates, biases: Mapping[int, float]) -> Candidates:
         at = c.position(token)
         if at is not None:
             z[at] += value
-    return Candidates.of(z) if not (z > -np.inf).any() else c.with_logits(z).keep(z > -np.inf)
+    left = z > -np.inf
+    if not left.any():
+        return Candidates.of(z)  # its error says that no token can be chosen
+    return c.with_logits(z).keep(left)
 
 
 def dry(
@@ -84,18 +88,22 @@ def dry(
     allowed: int = 2,
     breakers: Collection[int] = (),
 ) -> Candidates:
-    """Takes m·b^(length - allowed) from tokens that would lengthen a repetition of that length
-    (llama.cpp's DRY).
+    """Takes m·b^(length - allowed) from tokens that would lengthen a repetition of that length.
+
+    llama.cpp's DRY.
     """
     if multiplier <= 0 or base < 1 or len(tokens) < 2:
         return c
     lengths = repeated(tokens, breakers)
+    # 88.72 is ln of float32's largest number: llama.cpp keeps the power within it
     most = 88.7228391 / np.log(base) if base > 1 else np.inf
     z: Floats = c.logits.copy()
     for token, length in lengths.items():
         at = c.position(token)
-        if at is not None and length >= allowed and token not in breakers:
-            z[at] -= multiplier * base ** min(float(length - allowed), most)
+        if at is None or length < allowed or token in breakers:
+            continue
+        exponent = min(float(length - allowed), most)
+        z[at] -= multiplier * base**exponent
     return c.with_logits(z)
 
 
@@ -107,9 +115,11 @@ def repeated(tokens: Sequence[int], breakers: Collection[int] = ()) -> dict[int,
     >>> repeated([4, 1, 2, 3, 0, 1, 2])
     {3: 2}
     """
-    n, found = len(tokens), dict[int, int]()
+    n = len(tokens)
+    found: dict[int, int] = {}
     for i in range(1, n):
         length = 0
+        # how far back the tokens before i are those at the end
         while length < i and tokens[i - 1 - length] == tokens[n - 1 - length]:
             if tokens[n - 1 - length] in breakers:
                 break
@@ -123,10 +133,8 @@ def no_repeat_ngram(c: Candidates, tokens: Sequence[int], n: int) -> Candidates:
     """Removes tokens that would complete an n-gram that was there already."""
     if n <= 0 or len(tokens) + 1 < n:
         return c
-    prefix = tuple(tokens[len(tokens) - n + 1 :]) if n > 1 else ()
-    banned = [
-        tokens[i + n - 1]
-        for i in range(len(tokens) - n + 1)
-        if tuple(tokens[i : i + n - 1]) == prefix
-    ]
+    before = n - 1
+    prefix = tuple(tokens[len(tokens) - before :]) if before else ()
+    starts = range(len(tokens) - before)
+    banned = [tokens[i + before] for i in starts if tuple(tokens[i : i + before]) == prefix]
     return c.keep(~np.isin(c.ids, np.asarray(banned, dtype=np.int64)))

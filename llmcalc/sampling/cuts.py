@@ -24,8 +24,10 @@ def top_k(c: Candidates, k: int, *, exactly: bool = False) -> Candidates:
     n = c.logits.size
     if k >= n:
         return c
+    # the k-th largest, without sorting the whole vocabulary
     threshold = np.partition(c.logits, n - k)[n - k]
-    return c.keep(_exactly(c.logits, threshold, k) if exactly else c.logits >= threshold)
+    mask = _exactly(c.logits, threshold, k) if exactly else c.logits >= threshold
+    return c.keep(mask)
 
 
 def _exactly(values: Floats, threshold: float, k: int) -> Mask:
@@ -46,31 +48,35 @@ def top_p(c: Candidates, p: float, *, min_keep: int = 1, last_of_equals: bool = 
         return c
     probabilities = c.probabilities
     falling = np.sort(probabilities)[::-1]
-    n = int(np.searchsorted(np.cumsum(falling), p - EPSILON)) + 1
-    n = min(max(n, min_keep, 1), falling.size)
+    reaches = int(np.searchsorted(np.cumsum(falling), p - EPSILON)) + 1
+    n = min(max(reaches, min_keep, 1), falling.size)
+    edge = falling[n - 1]
+    # backwards, so that of equals the last ids come first
     if last_of_equals:
-        return c.keep(_exactly(probabilities[::-1], falling[n - 1], n)[::-1])
-    return c.keep(_exactly(probabilities, falling[n - 1], n))
+        mask = _exactly(probabilities[::-1], edge, n)[::-1]
+    else:
+        mask = _exactly(probabilities, edge, n)
+    return c.keep(mask)
 
 
 def min_p(c: Candidates, p: float, *, min_keep: int = 1) -> Candidates:
-    """Tokens at least p times as likely as the most likely one (Nguyen et al.
+    """Tokens at least p times as likely as the most likely one.
 
-    2024, arXiv 2407.01082).
+    Nguyen et al. 2024, arXiv 2407.01082.
     """
     if p <= 0:
         return c
-    mask = c.logits >= c.logits.max() + np.log(p) - EPSILON
+    # p times the probability is ln p more in logits
+    least = c.logits.max() + np.log(p)
+    mask = c.logits >= least - EPSILON
     return c.keep(_at_least(mask, c.logits, min_keep))
 
 
 def typical_p(c: Candidates, mass: float, *, strict: bool = False, min_keep: int = 1) -> Candidates:
-    """Tokens whose surprise is nearest to the entropy, up to a mass (Meister et al.
+    """Tokens whose surprise is nearest to the entropy, up to a mass.
 
-    2023, arXiv 2202.00666).
-
-    ``strict`` is llama.cpp: it stops above the mass, so that a sum of exactly the mass takes one
-    token more.
+    Meister et al. 2023, arXiv 2202.00666. ``strict`` is llama.cpp: it stops above the mass, so that
+    a sum of exactly the mass takes one token more.
     """
     if mass >= 1:
         return c
@@ -78,8 +84,9 @@ def typical_p(c: Candidates, mass: float, *, strict: bool = False, min_keep: int
     distance = np.abs(-log_p - entropy_of(log_p))
     order = np.argsort(distance, kind="stable")
     sums = np.cumsum(np.exp(log_p[order]))
-    last = int(np.searchsorted(sums, mass + EPSILON if strict else mass - EPSILON))
-    last = min(max(last, min_keep - 1), order.size - 1)
+    threshold = mass + EPSILON if strict else mass - EPSILON
+    reaches = int(np.searchsorted(sums, threshold))
+    last = min(max(reaches, min_keep - 1), order.size - 1)
     if strict:
         mask = np.zeros(order.size, dtype=bool)
         mask[order[: last + 1]] = True
@@ -90,15 +97,16 @@ def typical_p(c: Candidates, mass: float, *, strict: bool = False, min_keep: int
 def top_n_sigma(c: Candidates, n: float) -> Candidates:
     """Logits within n standard deviations of the largest (Tang et al. 2024, arXiv 2411.07641)."""
     finite = c.logits[np.isfinite(c.logits)]
-    if n <= 0 or not finite.size or c.logits.max() == np.inf:
+    most = c.logits.max()
+    if n <= 0 or not finite.size or most == np.inf:
         return c
-    return c.keep(c.logits >= c.logits.max() - n * finite.std())
+    return c.keep(c.logits >= most - n * finite.std())
 
 
 def epsilon_cutoff(c: Candidates, epsilon: float, *, min_keep: int = 1) -> Candidates:
-    """Tokens of probability epsilon and more (Hewitt et al.
+    """Tokens of probability epsilon and more; the likeliest always.
 
-    2022, arXiv 2210.15191); the likeliest always.
+    Hewitt et al. 2022, arXiv 2210.15191.
     """
     mask = c.probabilities >= epsilon - EPSILON * epsilon
     return c.keep(_at_least(mask, c.logits, min_keep))
@@ -111,24 +119,26 @@ def eta_cutoff(c: Candidates, epsilon: float, *, min_keep: int = 1) -> Candidate
 
 
 def top_h(c: Candidates, share: float) -> Candidates:
-    """The most likely tokens while their entropy stays within a share of that of the 100 most
-    likely.
-    """
+    """The likeliest tokens while their entropy is within a share of that of the 100 likeliest."""
     order = np.argsort(-c.logits, kind="stable")[:100]
     top = Candidates(np.arange(order.size), c.logits[order]).log_probabilities
+    # what each of them adds to the entropy
     terms = -np.exp(top) * top
-    n = max(1, int((np.cumsum(terms) <= share * terms.sum()).sum()))
+    within = np.cumsum(terms) <= share * terms.sum()
+    n = max(1, int(within.sum()))
     mask = np.zeros(c.logits.size, dtype=bool)
     mask[order[:n]] = True
     return c.keep(mask)
 
 
 def xtc(c: Candidates, threshold: float, *, min_keep: int = 1) -> Candidates:
-    """Removes all tokens of that probability and more but the least likely of them, if there are
-    two or more.
+    """Removes all tokens of that probability and more but the least likely of them.
+
+    Only where there are two or more.
     """
     probabilities = c.probabilities
     above = np.flatnonzero(probabilities >= threshold)
+    # above a half there is room for one token alone
     if threshold > 0.5 or above.size < 2:
         return c
     stays = above[np.argmin(probabilities[above])]
@@ -139,31 +149,39 @@ def xtc(c: Candidates, threshold: float, *, min_keep: int = 1) -> Candidates:
 
 
 def mirostat_1(c: Candidates, mu: float, n_vocab: int, m: int = 100) -> Candidates:
-    """The k most likely tokens, k from a fit of Zipf's law that aims at mu/2 bits of surprise (Basu
-    et al. 2021).
+    """The k likeliest tokens, k from a fit of Zipf's law that aims at mu/2 bits of surprise.
+
+    Basu et al. 2021, arXiv 2007.14966.
     """
     log_p = np.sort(c.log_probabilities)[::-1][: m + 1]
-    i = np.arange(max(log_p.size - 1, 0))
-    t, b = np.log((i + 2) / (i + 1)), log_p[:-1] - log_p[1:]
-    slope = float((t * b).sum() / (t * t).sum()) if i.size else 0.0
+    rank = np.arange(max(log_p.size - 1, 0))
+    if not rank.size:
+        return c
+    # ln p falls by slope · ln rank; least squares over neighbours, through the origin
+    ratio = np.log((rank + 2) / (rank + 1))
+    fall = log_p[:-1] - log_p[1:]
+    slope = float((ratio * fall).sum() / (ratio * ratio).sum())
     excess = slope - 1
-    if not i.size or slope == 0 or excess == 0:
+    if slope == 0 or excess == 0:
         return c
     k = (excess * 2**mu / (1 - n_vocab**-excess)) ** (1 / slope)
-    return top_k(c, max(int(k), 1) if np.isfinite(k) else c.logits.size, exactly=True)
+    whole = max(int(k), 1) if np.isfinite(k) else c.logits.size
+    return top_k(c, whole, exactly=True)
 
 
 def mirostat_2(c: Candidates, mu: float) -> Candidates:
-    """Tokens whose surprise is at most mu bits, one at least (Basu et al. 2021, arXiv
-    2007.14966).
+    """Tokens whose surprise is at most mu bits, one at least.
+
+    Basu et al. 2021, arXiv 2007.14966.
     """
-    mask = -c.log_probabilities / np.log(2) <= mu + EPSILON
-    return c.keep(_at_least(mask, c.logits, 1))
+    surprise = -c.log_probabilities / np.log(2)
+    return c.keep(_at_least(surprise <= mu + EPSILON, c.logits, 1))
 
 
 def _at_least(mask: Mask, logits: Floats, n: int) -> Mask:
     """The mask with the n largest logits in it, their equals too."""
     if int(mask.sum()) >= n:
         return mask
-    n = min(n, logits.size)
-    return np.asarray(mask | (logits >= np.partition(logits, logits.size - n)[logits.size - n]))
+    first = logits.size - min(n, logits.size)
+    threshold = np.partition(logits, first)[first]
+    return np.asarray(mask | (logits >= threshold))

@@ -10,11 +10,13 @@ from llmcalc.sampling.candidates import Candidates, Ints
 
 
 def draws(c: Candidates, n: int, seed: int) -> Ints:
-    """n token ids by inverse CDF in the order of the ids, from PCG64: the same seed, the same draws
-    everywhere.
+    """n token ids by inverse CDF in the order of the ids, from PCG64.
+
+    The same seed gives the same draws everywhere.
     """
     uniform = np.random.Generator(np.random.PCG64(seed)).random(n)
     edges = np.cumsum(c.probabilities)
+    # rounding may leave the last edge a little below 1
     at = np.searchsorted(edges / edges[-1], uniform, side="right")
     return np.asarray(c.ids[np.minimum(at, c.ids.size - 1)])
 
@@ -35,9 +37,11 @@ def chi_square(c: Candidates, observed: Ints) -> tuple[float, int, float]:
     rest = float(expected[~large].sum())
     if rest > 0:
         cells.append((int(observed[~large].sum()), rest))
-    statistic = sum((o - e) ** 2 / e for o, e in cells if e > 0)
+    statistic = sum((seen - wanted) ** 2 / wanted for seen, wanted in cells if wanted > 0)
     freedom = len(cells) - 1
-    return statistic, freedom, upper_gamma(freedom / 2, statistic / 2) if freedom else 1.0
+    if not freedom:
+        return statistic, freedom, 1.0
+    return statistic, freedom, upper_gamma(freedom / 2, statistic / 2)
 
 
 def upper_gamma(a: float, x: float) -> float:
@@ -48,6 +52,7 @@ def upper_gamma(a: float, x: float) -> float:
     """
     if x <= 0:
         return 1.0
+    # x^a·e^-x/Γ(a), which both expansions are multiplied by
     front = math.exp(-x + a * math.log(x) - math.lgamma(a))
     if x < a + 1:
         term = total = 1 / a
@@ -57,6 +62,7 @@ def upper_gamma(a: float, x: float) -> float:
             term *= x / k
             total += term
         return max(0.0, 1 - front * total)
+    # Lentz's method: numerator and denominator of the fraction grow side by side
     b, c = x + 1 - a, 1e300
     d = h = 1 / b
     for i in range(1, 10_000):

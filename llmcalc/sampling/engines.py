@@ -62,7 +62,7 @@ def engine(name: str) -> Engine:
 
 def in_order(like: Engine, names: Sequence[str]) -> Engine:
     """The engine's rules with another order of stages."""
-    unknown = [n for n in names if n not in STAGES]
+    unknown = [name for name in names if name not in STAGES]
     if unknown:
         raise InputError(
             f"--order names no stage {unknown[0]!r}", hint=f"stages: {', '.join(STAGES)}"
@@ -87,12 +87,15 @@ def ordered_as(like: Engine, other: Engine) -> Engine:
 def run(e: Engine, s: Settings, logits: Candidates, n_vocab: int) -> list[tuple[str, Candidates]]:
     """The stages that are set, in the engine's order: what each leaves."""
     check(e, s)
-    order = ("bias", "temperature", "mirostat") if s.mirostat and e.rules.recent else e.rules.order
-    missing = sorted(
-        _stage_of(n) for n in s.given() if _stage_of(n) in STAGES and _stage_of(n) not in order
-    )
-    if missing and not (s.mirostat and e.rules.recent):
-        raise InputError(f"--order leaves {missing[0]} out, and it is set")
+    order = e.rules.order
+    if s.mirostat and e.rules.recent:
+        # mirostat takes the place of llama.cpp's chain: common/sampling.cpp
+        order = ("bias", "temperature", "mirostat")
+    else:
+        wanted = {_stage_of(name) for name in s.given()}
+        missing = sorted(stage for stage in wanted if stage in STAGES and stage not in order)
+        if missing:
+            raise InputError(f"--order leaves {missing[0]} out, and it is set")
     found: list[tuple[str, Candidates]] = []
     now = logits
     for name in order:
@@ -106,45 +109,41 @@ def run(e: Engine, s: Settings, logits: Candidates, n_vocab: int) -> list[tuple[
 
 def kept_mass(logits: Candidates, path: Sequence[tuple[str, Candidates]]) -> float:
     """The share of probability that survives every cut, one after the other."""
-    mass, now = 1.0, logits
+    mass = 1.0
+    now = logits
     for _, after in path:
         if after.ids.size < now.ids.size:
-            mass *= float(now.probabilities[np.isin(now.ids, after.ids, assume_unique=True)].sum())
+            stays = np.isin(now.ids, after.ids, assume_unique=True)
+            mass *= float(now.probabilities[stays].sum())
         now = after
     return min(mass, 1.0)
 
 
 def _stage_of(setting: str) -> str:
-    special = {
-        "logit_bias": "bias",
-        "repetition_penalty": "repetition",
-        "frequency_penalty": "frequency",
-        "presence_penalty": "frequency",
-        "no_repeat_ngram": "ngram",
-        "epsilon_cutoff": "epsilon",
-        "eta_cutoff": "eta",
-        "xtc_probability": "xtc",
-        "dry_multiplier": "dry",
-    }
-    return special.get(setting, setting.replace("_", "-"))
+    return _SPECIAL.get(setting, setting.replace("_", "-"))
+
+
+_SPECIAL: Mapping[str, str] = {
+    "logit_bias": "bias",
+    "repetition_penalty": "repetition",
+    "frequency_penalty": "frequency",
+    "presence_penalty": "frequency",
+    "no_repeat_ngram": "ngram",
+    "epsilon_cutoff": "epsilon",
+    "eta_cutoff": "eta",
+    "xtc_probability": "xtc",
+    "dry_multiplier": "dry",
+}
+"""Stages of settings that are called otherwise."""
 
 
 def check(e: Engine, s: Settings) -> None:
     """What the engine does not have, and values that it refuses."""
     for name in sorted(s.given() - e.rules.settings):
         raise InputError(
-            f"{e.name} has no --{name.replace('_', '-')}",
-            hint="leave --like away to try it all the same",
+            f"{e.name} has no {_flag(name)}", hint="leave --like away to try it all the same"
         )
-    for name in (
-        "top_p",
-        "min_p",
-        "typical_p",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "top_h",
-        "xtc_probability",
-    ):
+    for name in _SHARES:
         _within(name, getattr(s, name), 0, 1)
     least = None if e.rules.recent else 0
     _within("temperature", s.temperature, least, e.rules.hottest)
@@ -156,31 +155,36 @@ def check(e: Engine, s: Settings) -> None:
     for name in e.rules.inside:
         value = getattr(s, name)
         if value is not None and not 0 < value < 1:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{flag} is {value:g}; {e.name} wants it above 0 and below 1")
+            raise InputError(f"{_flag(name)} is {value:g}; {e.name} wants it above 0 and below 1")
+
+
+_SHARES = (
+    *("top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h"),
+    "xtc_probability",
+)
+"""Settings that are a share, from 0 to 1."""
+
+
+def _flag(setting: str) -> str:
+    """The option's name on a command line."""
+    return f"--{setting.replace('_', '-')}"
 
 
 def _within(name: str, value: float | None, least: float | None, most: float | None) -> None:
     if value is None:
         return
-    if (
-        not np.isfinite(value)
-        or (least is not None and value < least)
-        or (most is not None and value > most)
-    ):
-        span = (
-            f"from {least:g} to {most:g}"
-            if most is not None
-            else "0 or more"
-            if least == 0
-            else "a number"
-        )
-        raise InputError(f"--{name.replace('_', '-')} is {value:g}; it must be {span}")
+    low = least is not None and value < least
+    high = most is not None and value > most
+    if low or high or not np.isfinite(value):
+        span = "0 or more" if least == 0 else "a number"
+        if most is not None:
+            span = f"from {least:g} to {most:g}"
+        raise InputError(f"{_flag(name)} is {value:g}; it must be {span}")
 
 
 def _positive(name: str, value: float | None, hint: str | None = None) -> None:
     if value is not None and not value > 0:
-        raise InputError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0", hint=hint)
+        raise InputError(f"{_flag(name)} is {value:g}; it must be above 0", hint=hint)
 
 
 Stage = Callable[[Candidates, Settings, Engine, int], Candidates | None]
@@ -188,24 +192,25 @@ Stage = Callable[[Candidates, Settings, Engine, int], Candidates | None]
 
 def _recent(s: Settings, e: Engine) -> tuple[int, ...]:
     """llama.cpp's penalties look at the last 64 tokens, whoever wrote them; -1 is all."""
-    if not e.rules.recent and s.last_n is None:
-        return (*s.prompt, *s.output)
-    n = 64 if s.last_n is None else s.last_n
     tokens = (*s.prompt, *s.output)
-    return tokens if n < 0 else tokens[len(tokens) - n :] if n else ()
+    if not e.rules.recent and s.last_n is None:
+        return tokens
+    n = 64 if s.last_n is None else s.last_n
+    if n < 0:
+        return tokens
+    return tokens[len(tokens) - n :] if n else ()
 
 
 def _repetition(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
-    return (
-        None
-        if s.repetition_penalty is None
-        else changes.repetition(c, _recent(s, e), s.repetition_penalty)
-    )
+    if s.repetition_penalty is None:
+        return None
+    return changes.repetition(c, _recent(s, e), s.repetition_penalty)
 
 
 def _frequency(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
     if s.frequency_penalty is None and s.presence_penalty is None:
         return None
+    # the prompt's tokens count for llama.cpp alone
     counted = Counter(_recent(s, e) if e.rules.recent else s.output)
     return changes.frequency(c, counted, s.frequency_penalty or 0.0, s.presence_penalty or 0.0)
 
@@ -221,13 +226,14 @@ def _dry(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
 def _temperature(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
     t = s.temperature
     if s.dynatemp_range is not None:
-        return changes.dynamic_temperature(
-            c, 1.0 if t is None else t, s.dynatemp_range, s.dynatemp_exponent or 1.0
-        )
+        middle = 1.0 if t is None else t
+        exponent = s.dynatemp_exponent or 1.0
+        return changes.dynamic_temperature(c, middle, s.dynatemp_range, exponent)
     if t is None:
         return None
     if e.rules.coldest is not None:
         greedy, least = e.rules.coldest
+        # below the first it is greedy, below the second it is raised
         t = 0.0 if t < greedy else max(t, least)
     return changes.temperature(c, t)
 
@@ -235,9 +241,9 @@ def _temperature(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | 
 def _top_k(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
     if s.top_k is None:
         return None
-    return (
-        c if s.top_k <= 0 else cuts.top_k(c, max(s.top_k, s.min_keep or 1), exactly=e.rules.exactly)
-    )
+    if s.top_k <= 0:
+        return c
+    return cuts.top_k(c, max(s.top_k, s.min_keep or 1), exactly=e.rules.exactly)
 
 
 def _top_p(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
@@ -247,19 +253,21 @@ def _top_p(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
 
 
 def _xtc(c: Candidates, s: Settings, e: Engine, _: int) -> Candidates | None:
+    """It happens by chance: its own stream of the seed, so that tokens are drawn as before."""
     if s.xtc_probability is None:
         return None
-    happens = np.random.Generator(np.random.PCG64([s.seed, 1])).random() <= s.xtc_probability
+    chance = np.random.Generator(np.random.PCG64([s.seed, 1])).random()
+    if chance > s.xtc_probability or s.xtc_probability <= 0:
+        return c
     threshold = 0.1 if s.xtc_threshold is None else s.xtc_threshold
-    return (
-        cuts.xtc(c, threshold, min_keep=s.min_keep or 1) if happens and s.xtc_probability > 0 else c
-    )
+    return cuts.xtc(c, threshold, min_keep=s.min_keep or 1)
 
 
 def _mirostat(c: Candidates, s: Settings, e: Engine, n_vocab: int) -> Candidates | None:
     if not s.mirostat:
         return None
-    mu = 2 * (5.0 if s.mirostat_tau is None else s.mirostat_tau)
+    tau = 5.0 if s.mirostat_tau is None else s.mirostat_tau
+    mu = 2 * tau  # where the first step begins
     return cuts.mirostat_1(c, mu, n_vocab) if s.mirostat == 1 else cuts.mirostat_2(c, mu)
 
 

@@ -43,6 +43,5 @@ class Settings:
     def given(self) -> set[str]:
         """The names of everything that is set, context and seed apart."""
         apart = ("prompt", "output", "seed")
-        return {
-            n for n in self.__slots__ if n not in apart and getattr(self, n) not in (None, (), {})
-        }
+        names = [name for name in self.__slots__ if name not in apart]
+        return {name for name in names if getattr(self, name) not in (None, (), {})}

@@ -1,6 +1,4 @@
-"""Anything a user can name, resolved to one record: a path, a preset, a hub id, sizes given as
-flags.
-"""
+"""Anything a user can name, resolved to one record: a path, a preset, a hub id, or sizes."""
 
 from __future__ import annotations
 
@@ -50,7 +48,8 @@ def resolve(
                 f" {raw.get('model_type')!r}"
             )
             raw["model_type"] = as_family
-        model = replace(model, raw=raw, notes=(*notes, *(f"set by hand: {o}" for o in overrides)))
+        notes += [f"set by hand: {setting}" for setting in overrides]
+        model = replace(model, raw=raw, notes=tuple(notes))
     return model
 
 
@@ -64,10 +63,9 @@ def _from_name(name: str) -> Model:
     kept = local.scheme_of(name)
     if kept is not None and not path.exists():
         return replace(from_path(local.find(*kept), name), name=name)
-    inside = (
-        ":" in name and "/" in name and not name.startswith((".", "/", "~")) and not path.exists()
-    )
-    if not inside and _is_path(name, path):
+    # org/repo:file is inside a repository, whatever the file's ending
+    inside = ":" in name and "/" in name and not name.startswith((".", "/", "~"))
+    if not (inside and not path.exists()) and _is_path(name, path):
         return from_path(path, name)
     preset = presets.find(name)
     if preset and ("/" not in name):
@@ -91,8 +89,10 @@ def _is_path(name: str, path: Path) -> bool:
     if name.endswith((".json", ".safetensors", ".gguf", "/")) or name.startswith((".", "/", "~")):
         return True
     try:
-        return path.exists() and not (
-            presets.find(name) == name and path.is_dir() and not (path / "config.json").exists()
-        )
+        if not path.exists():
+            return False
+        # a directory that happens to be called like a preset holds no model
+        holds_model = not path.is_dir() or (path / "config.json").exists()
+        return holds_model or presets.find(name) != name
     except (OSError, ValueError):
         return False

@@ -1,6 +1,4 @@
-"""An adapter's own config, as PEFT writes it: which base it belongs to, and what it adds to which
-of its matrices.
-"""
+"""An adapter's own config, as PEFT writes it: its base, and what it adds to which matrices."""
 
 from __future__ import annotations
 
@@ -22,9 +20,8 @@ _LARGEST_RANK = 1 << 20
 class Adapter:
     """A low-rank adapter: base, rank, the modules it is put on by the ends of their names.
 
-    ``dora`` adds magnitudes.
-
-    ``whole`` are modules that it replaces; ``odd`` says why no formula is applied, where none is.
+    ``dora`` adds magnitudes; ``whole`` are modules that it replaces; ``odd`` says why no formula is
+    applied, where none is.
     """
 
     base: str | None
@@ -61,15 +58,15 @@ def read(path: Path) -> Adapter:
     if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= _LARGEST_RANK:
         raise InputError(f"{path.name}: r is {shown(rank)}; it must be from 1 to {_LARGEST_RANK}")
     base = raw.get("base_model_name_or_path")
-    targets, ranks = raw.get("target_modules"), raw.get("rank_pattern") or {}
+    targets = raw.get("target_modules")
+    ranks = raw.get("rank_pattern") or {}
     whole = raw.get("modules_to_save") or []
+    own_ranks = ranks.items() if isinstance(ranks, dict) else ()
     return Adapter(
         base=base if isinstance(base, str) and base else None,
         rank=rank,
         targets=tuple(_names(targets)),
-        ranks=tuple((k, v) for k, v in ranks.items() if _whole(v))
-        if isinstance(ranks, dict)
-        else (),
+        ranks=tuple((module, own) for module, own in own_ranks if _whole(own)),
         dora=raw.get("use_dora") is True,
         whole=tuple(_names(whole)),
         odd=_odd(raw, targets, ranks),

@@ -1,9 +1,8 @@
-"""Headers that came over the network, kept on disk: by revision and file, each with its hash,
-bounded in all.
+"""Headers that came over the network, kept on disk by revision and file, bounded in all.
 
 Entries are written beside their place and moved there, so that a process that is killed leaves
-nothing half; one that does not match its hash is dropped. A cache that cannot be written is no
-error: it costs time alone.
+nothing half; one that does not match the hash inside it is dropped. A cache that cannot be written
+is no error: it costs time alone.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def get(key: str) -> bytes | None:
             path.unlink()
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)
+        os.utime(path)  # when it was last read: what is dropped first depends on it
     return found[1]
 
 
@@ -86,6 +85,7 @@ def put(key: str, data: bytes) -> None:
     try:
         place = folder()
         place.mkdir(parents=True, exist_ok=True)
+        # in the same folder, so that moving it is one step of the file system
         handle, temporary = tempfile.mkstemp(dir=place, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -105,14 +105,14 @@ def _path(key: str) -> Path:
 def _open(whole: bytes) -> tuple[str, bytes] | None:
     """Key and data of an entry, or None where it is not whole."""
     at = len(_MAGIC) + 32
-    body = whole[at:]
-    if not whole.startswith(_MAGIC) or hashlib.sha256(body).digest() != whole[len(_MAGIC) : at]:
+    digest, body = whole[len(_MAGIC) : at], whole[at:]
+    if not whole.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
         return None
-    length = int.from_bytes(body[:4], "little")
+    end_of_key = 4 + int.from_bytes(body[:4], "little")
     try:
         unpacking = zlib.decompressobj()
-        data = unpacking.decompress(body[4 + length :], _LARGEST)
-        return (body[4 : 4 + length].decode(), data) if unpacking.eof else None
+        data = unpacking.decompress(body[end_of_key:], _LARGEST)
+        return (body[4:end_of_key].decode(), data) if unpacking.eof else None
     except (ValueError, zlib.error):
         return None
 
@@ -140,7 +140,8 @@ def bound(most: int) -> list[Entry]:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 3600:
                 path.unlink()
-    kept, dropped = 0, []
+    kept = 0
+    dropped: list[Entry] = []
     for entry in entries():
         kept += entry.n_bytes
         if kept > most:
@@ -168,6 +169,7 @@ def alone(key: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # also where fetching failed: other entries may have come meanwhile
         bound(limit())
         if lock is not None:
             lock.release()

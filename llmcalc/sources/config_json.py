@@ -11,8 +11,6 @@ from llmcalc.config import SIZES
 from llmcalc.errors import InputError
 from llmcalc.sources.json_file import read_json
 
-_MAX_LAYER_LIST = 100_000
-
 
 def read(path: Path) -> dict[str, Any]:
     """The raw config in a file, bounded in size."""
@@ -22,11 +20,10 @@ def read(path: Path) -> dict[str, Any]:
 def override(raw: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """The config with ``key=value`` settings applied.
 
-    A key is one of our size names, or a key of the file.
-
-    A size replaces whatever spelling the file uses; ``text_config.num_hidden_layers=2`` reaches a
-    nested one.
+    A key is one of our size names, or a key of the file. A size replaces whatever spelling the file
+    uses; ``text_config.num_hidden_layers=2`` reaches a nested one.
     """
+    # a copy through and through: sections are changed in place
     changed = json.loads(json.dumps(dict(raw)))
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -53,11 +50,13 @@ def _set(raw: dict[str, Any], path: list[str], value: Any, setting: str) -> None
             raise InputError(f"--set {setting!r}: the config has no section {key!r}")
         target = inner
     key = path[-1]
-    spellings = next((s for name, s in SIZES.items() if key == name or key in s), (key,))
+    # by our name or by any spelling of it
+    sizes = (known for name, known in SIZES.items() if key == name or key in known)
+    spellings = next(sizes, (key,))
     if target is raw and "text_config" in raw and not any(s in raw for s in spellings):
         inner = raw["text_config"]
         target = inner if isinstance(inner, dict) else raw
-    present = [s for s in (*spellings, key) if s in target]
+    present = [spelling for spelling in (*spellings, key) if spelling in target]
     if len(path) == 1 and not present and key not in SIZES and spellings == (key,):
         _check_known(target, key)
     for spelling in present or [spellings[0]]:

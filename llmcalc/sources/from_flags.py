@@ -35,9 +35,9 @@ def from_flags(sizes: Mapping[str, Any]) -> Model:
 
     Without a vocabulary only its blocks are counted, and that is said.
     """
-    arch = str(
-        sizes.get("arch") or ("llama" if {"kv_heads", "head_dim"} & sizes.keys() else "gpt2")
-    )
+    # GPT-2 has neither of these two sizes
+    modern = {"kv_heads", "head_dim"} & sizes.keys()
+    arch = str(sizes.get("arch") or ("llama" if modern else "gpt2"))
     if arch not in _FLAGS:
         raise InputError(
             f"--arch {arch!r} is not one of {', '.join(_FLAGS)}",
@@ -56,20 +56,17 @@ def from_flags(sizes: Mapping[str, Any]) -> Model:
             f"--{unknown[0].replace('_', '-')} does not apply to --arch {arch}",
             hint="try `--arch llama`",
         )
-    raw: dict[str, Any] = {
-        "model_type": arch,
-        **{keys[k]: v for k, v in sizes.items() if k in keys},
-    }
+    raw: dict[str, Any] = {"model_type": arch}
+    raw |= {keys[key]: value for key, value in sizes.items() if key in keys}
     if "tied" in sizes:
         raw["tie_word_embeddings"] = sizes["tied"]
     notes = [f"sizes from flags, structure of {arch}"]
     if "heads" not in sizes:
-        width = raw["n_embd" if arch == "gpt2" else "hidden_size"]
-        heads = min(
-            (h for h in range(1, min(width, 4096) + 1) if width % h == 0),
-            key=lambda h: abs(width / h - 64),
-        )
-        raw["n_head" if arch == "gpt2" else "num_attention_heads"] = heads
+        width = raw[keys["d"]]
+        # the number of heads whose width comes nearest to 64
+        divisors = [n for n in range(1, min(width, 4096) + 1) if width % n == 0]
+        heads = min(divisors, key=lambda n: abs(width / n - 64))
+        raw[keys["heads"]] = heads
         notes.append(
             f"--heads is not given: {heads} of {width // heads}, about 64 wide as in GPT-2; neither"
             " parameters nor the cache of plain attention depend on it"

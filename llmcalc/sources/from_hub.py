@@ -75,21 +75,19 @@ def _whole(where: Place) -> Model:
     if len(ggufs) == 1:
         return _gguf(where, ggufs[0])
     if ggufs:
+        known = ", ".join(_quantisations(ggufs)[:12]) or ggufs[0]
         raise InputError(
             f"{where} holds {len(ggufs)} GGUF files",
-            hint=(
-                "name one, or its quantisation:"
-                f" {where}:{', '.join(_quantisations(ggufs)[:12]) or ggufs[0]}"
-            ),
+            hint=f"name one, or its quantisation: {where}:{known}",
         )
     raise InputError(f"{where} holds neither a config.json nor safetensors nor GGUF files")
 
 
 def _exact(where: Place, path: Path) -> Place:
     """The same place at the commit that a file in the hub's cache belongs to."""
-    return Place(
-        where.repo, path.parent.name if path.parent.parent.name == "snapshots" else where.revision
-    )
+    folder = path.parent  # models--org--name/snapshots/COMMIT
+    commit = folder.name if folder.parent.name == "snapshots" else where.revision
+    return Place(where.repo, commit)
 
 
 def _inside(where: Place) -> Model:
@@ -97,17 +95,12 @@ def _inside(where: Place) -> Model:
     try:
         return _named(where, where.file or "")
     except MissingError as error:
-        close = (
-            get_close_matches(where.file or "", hub.files(where), 4, 0.4)
-            if error.hint is None
-            else []
-        )
-        hint = (
-            f"close: {', '.join(map(shorten, close))}"
-            if close
-            else f"the whole repository: {where}"
-        )
-        raise MissingError(str(error), hint=error.hint or hint) from None
+        hint = error.hint
+        if not hint:
+            close = get_close_matches(where.file or "", hub.files(where), 4, 0.4)
+            near = ", ".join(map(shorten, close))
+            hint = f"close: {near}" if close else f"the whole repository: {where}"
+        raise MissingError(str(error), hint=hint) from None
 
 
 def _named(where: Place, named: str) -> Model:
@@ -139,6 +132,7 @@ def choose(names: Sequence[str], quantisation: str, where: str) -> str:
     ggufs = _first_parts(names)
     word = re.compile(rf"(?:^|[-._/]){re.escape(quantisation.lower())}(?:[-._/]|$)")
     found = [n for n in ggufs if word.search(n.lower().removesuffix(".gguf"))]
+    # Unsloth's dynamic variants have the same word behind UD-
     plain = [n for n in found if f"ud-{quantisation.lower()}" not in n.lower()]
     found = plain if len(plain) == 1 else found
     if len(found) == 1:

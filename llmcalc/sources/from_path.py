@@ -30,11 +30,8 @@ def from_path(path: Path, name: str) -> Model:
         if path.exists() and not path.is_file():
             raise InputError(f"{shorten(name)} is neither a file nor a directory")
         if not path.is_file():
-            close = (
-                sorted(p.name for p in path.parent.glob("*") if p.suffix == path.suffix)[:4]
-                if path.parent.is_dir()
-                else []
-            )
+            beside = path.parent.glob("*") if path.parent.is_dir() else ()
+            close = sorted(other.name for other in beside if other.suffix == path.suffix)[:4]
             raise InputError(
                 f"no file is called {shorten(name)}",
                 hint=f"here: {', '.join(close)}" if close else None,
@@ -88,6 +85,7 @@ def _checkpoint(path: Path) -> Header | None:
         return safetensors.read(path / "model.safetensors")
     if len(files) == 1:
         return safetensors.read(files[0])
+    # one model in all its parts, and no other
     if not files and ggufs and {p.name for p in ggufs} == set(gguf.parts(ggufs[0].name)):
         return gguf.read_all(ggufs[0])
     if len(files) > 1:
@@ -100,34 +98,23 @@ def _checkpoint(path: Path) -> Header | None:
 def _from_file(path: Path, name: str) -> Model:
     from llmcalc.sources import config_json, gguf, safetensors
 
+    folder = path.parent
     if path.name == _ADAPTER:
-        return _adapter(path.parent, name)
+        return _adapter(folder, name)
     if path.suffix == ".gguf" or _begins(path, b"GGUF"):
         header = gguf.read_all(path)
-        return Model(
-            path.name,
-            f"GGUF file {name}",
-            gguf.to_config(header),
-            header,
-            header.notes,
-            folder=path.parent,
-        )
+        raw = gguf.to_config(header)
+        return Model(path.name, f"GGUF file {name}", raw, header, header.notes, folder=folder)
     if path.suffix == ".safetensors":
         header = safetensors.read(path)
-        return Model(
-            path.name, f"safetensors file {name}", None, header, header.notes, folder=path.parent
-        )
+        source = f"safetensors file {name}"
+        return Model(path.name, source, None, header, header.notes, folder=folder)
     if path.name.endswith(".index.json"):
         header = safetensors.read_index(path)
-        return Model(
-            path.name, f"safetensors index {name}", None, header, header.notes, folder=path.parent
-        )
-    return Model(
-        path.resolve().parent.name if path.name == "config.json" else path.stem,
-        f"config {name}",
-        config_json.read(path),
-        folder=path.parent,
-    )
+        source = f"safetensors index {name}"
+        return Model(path.name, source, None, header, header.notes, folder=folder)
+    own = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return Model(own, f"config {name}", config_json.read(path), folder=folder)
 
 
 def _begins(path: Path, magic: bytes) -> bool:

@@ -157,6 +157,7 @@ def parse_beginning(data: mmap.mmap | bytes, size: int, name: str) -> tuple[Head
         if tensor in places:
             raise HeaderError(f"{name}: the tensor {shorten(tensor)} stands twice")
         places[tensor] = (offset, stored)
+    # data begins at the next multiple of the alignment
     start = -(-cursor.at // alignment) * alignment
     _check_places(places, cursor.end - start, name)
     tensors = {
@@ -232,6 +233,7 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
     cursor.at = 4
     version = cursor.take("I", "the version")
     if version not in (2, 3):
+        # version 3 may be written by a big-endian machine; its numbers are turned around
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         why = "a big-endian file" if swapped in (2, 3) else "2 and 3 are known"
         raise HeaderError(f"{cursor.name} has GGUF version {version}: {why}")
@@ -325,6 +327,7 @@ def _check_places(places: Mapping[str, tuple[int, Stored]], data: int, name: str
                 f" which ends at {end}"
             )
         end = offset + stored.n_bytes
+    # padding behind a tensor is allowed, a missing end is not
     if end > max(data, 0):
         raise HeaderError(
             f"{name}: its tensors need {end} bytes, the file holds {max(data, 0)}: truncated?"

@@ -482,8 +482,7 @@ def _weight(name: str, shape: tuple[int, ...], layers: list[int], used: int) -> 
     op: Op = "lookup" if role.startswith("embed.") else "matmul" if len(shape) > 1 else "scale"
     stacked = "_exps." in name and len(shape) == 3
     sizes = tuple(Dim(n) for n in (shape[1:] if stacked else shape))
-    once = "{layer}" not in name
-    where = ONCE if once else Layers(tuple(layers), Dim(len(layers), "layers"))
+    where = ONCE if tail == name else Layers(tuple(layers), Dim(len(layers), "layers"))
     experts = Dim(shape[0], "n_experts") if stacked else Dim(1)
     return Weight(
         name=name,

@@ -30,9 +30,7 @@ _BUFFER_ENDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a file: its dtype in our spelling, its shape rows first, its bytes and where
-    they lie.
-    """
+    """One tensor of a file: dtype in our spelling, shape rows first, bytes and where they lie."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -83,10 +81,6 @@ def is_buffer(name: str, stored: Stored) -> bool:
 
 
 def is_packed(stored: Stored) -> bool:
-    """Whether a tensor packs several weights into one integer, so that its elements are not
-    parameters.
-    """
-    return (
-        stored.dtype in ("int32", "uint32", "uint8", "int8", "int16", "uint16")
-        and dtype(stored.dtype).block == 1
-    )
+    """Whether a tensor packs several weights into one integer: its elements are no parameters."""
+    integers = ("int32", "uint32", "uint8", "int8", "int16", "uint16")
+    return stored.dtype in integers and dtype(stored.dtype).block == 1

@@ -1,5 +1,4 @@
-"""Models by their hub id: small files through huggingface_hub and its cache, headers by the first
-bytes of every shard.
+"""Models by their hub id: small files by its cache, headers by the first bytes of every shard.
 
 What comes from there is untrusted: it is read by the same bounded readers as any file, and nothing
 of it is executed. ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and proxies mean
@@ -79,6 +78,7 @@ def file(where: Place, name: str) -> Path | None:
             if (path := _held(where, name)) is not None:
                 return path
             listed = cache.get(_listing(where))
+            # an earlier listing says that there is no such file
             if listed is not None and name not in json.loads(listed):
                 return None
         raise _failure(error, where) from None
@@ -98,8 +98,7 @@ def _whole(where: Place, name: str, size: int) -> bytes:
 
 
 def _keep(where: Place, there: Place, name: str, data: bytes) -> Path:
-    """The file in the hub's cache, under its commit, which the branch that was asked for now leads
-    to.
+    """The file in the hub's cache, under its commit; the branch that was asked for leads to it.
 
     The places are made of a commit of 40 hexadecimal digits and names that were looked at: whatever
     a server says, nothing is written outside the cache. (The library names its files by the
@@ -131,6 +130,7 @@ def _write(path: Path, data: bytes) -> None:
     """Writes beside the place and moves there: whoever reads finds all of it or nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # in the same folder, so that moving it is one step of the file system
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -190,6 +190,7 @@ def _index(where: Place) -> Index | None:
         return open_index(held)
 
     def fetch(window: Window) -> int:
+        # most indexes are smaller: one request, and its answer says how long the file is
         window.grow(8 << 20)
         window.grow(window.size)
         return window.size
@@ -227,9 +228,7 @@ def _shards(where: Place, index: Index, jobs: int, tell: Tell) -> dict[str, Head
 
 
 def gguf(where: Place, name: str) -> Header:
-    """Metadata and tensor table of a GGUF inside the repository, and of all its parts where it is
-    split.
-    """
+    """Metadata and tensor table of a GGUF inside the repository, with all its parts."""
     from llmcalc.sources import gguf as reader
 
     there = where if where.exact else Place(where.repo, _commit_of(where, name))
@@ -288,10 +287,9 @@ def _listing(where: Place) -> str:
 
 
 def _guess(names: list[str]) -> int:
-    """How long a header with these tensors is at most, nearly always: then one request
-    is enough.
-    """
-    return min(max(sum(len(name) + 95 for name in names) + 512, 16384), 2 << 20)
+    """How long a header with these tensors nearly always is at most: then one request does."""
+    entries = sum(len(name) + 95 for name in names)  # dtype, shape and offsets in JSON
+    return min(max(entries + 512, 16384), 2 << 20)
 
 
 def safetensors(where: Place, name: str, guess: int = 1 << 16) -> Header:
@@ -337,9 +335,7 @@ def _table(where: Place, name: str) -> Header:
 def _beginning(
     where: Place, name: str, limit: int, fetch: Callable[[Window], int]
 ) -> tuple[bytes, int]:
-    """The first bytes of a remote file and its size: kept from an earlier time for an exact
-    revision, else fetched.
-    """
+    """The first bytes of a remote file and its size, fetched, or kept for an exact revision."""
     key = f"{_endpoint()}/{where}/{name}"
     if where.exact and (kept := cache.get(key)) is not None:
         return kept[8:], int.from_bytes(kept[:8], "little")
@@ -376,19 +372,18 @@ def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
     }
     try:
         with get_session().stream("GET", url, headers=asked, timeout=_SECONDS) as response:
+            tag = response.headers.get("etag")
             if response.status_code == 416:  # the file is shorter than what is already there
-                yield Answer(
-                    start, _size(response.headers), response.headers.get("etag"), False, iter(())
-                )
+                yield Answer(start, _size(response.headers), tag, False, iter(()))
                 return
             hf_raise_for_status(response)
             partial = response.status_code == 206
-            tag = response.headers.get("etag")
             coding = response.headers.get("content-encoding", "identity")
             if coding != "identity":  # nobody asked for it, and what it grows to is not bounded
                 raise UnavailableError(
                     f"the server sends {shorten(name)} compressed ({shorten(coding, 20)})"
                 )
+            # a server without ranges sends the file from its beginning
             start = start if partial else 0
             yield Answer(start, _size(response.headers), tag, not partial, response.iter_raw())
     except (LlmcalcError, Again):
@@ -399,9 +394,8 @@ def _opened(where: Place, name: str, start: int, stop: int) -> Iterator[Answer]:
 
 def _size(headers: Mapping[str, Any]) -> int:
     """Bytes of the whole file, by what the server says of the range or of the body."""
-    total = str(headers.get("content-range", "")).rpartition("/")[2] or str(
-        headers.get("content-length", "")
-    )
+    total = str(headers.get("content-range", "")).rpartition("/")[2]
+    total = total or str(headers.get("content-length", ""))
     if not total.isdigit():
         raise UnavailableError(
             "the server does not say how long the file is", hint="HF_ENDPOINT names another hub"
@@ -417,9 +411,8 @@ def _facts(where: Place, name: str) -> tuple[str, int]:
 
     def once() -> tuple[str, int]:
         try:
-            seen = get_hf_file_metadata(
-                hf_hub_url(where.repo, name, revision=where.revision), timeout=_SECONDS
-            )
+            url = hf_hub_url(where.repo, name, revision=where.revision)
+            seen = get_hf_file_metadata(url, timeout=_SECONDS)
         except Exception as error:
             _fail(error)
         commit, size = seen.commit_hash, seen.size
@@ -445,9 +438,7 @@ def _endpoint() -> str:
 
 
 def _quiet() -> None:
-    """Neither bars nor warnings of the library: what it does is small, and what fails is said in
-    one line.
-    """
+    """Neither bars nor warnings of the library: what fails is said in one line."""
     from huggingface_hub.utils import disable_progress_bars, logging
 
     disable_progress_bars()
@@ -459,14 +450,13 @@ def _status(error: BaseException) -> int | None:
 
 
 def _fail(error: Exception) -> NoReturn:
-    """Raises the failure, as one that may pass where that is its kind: busy, too many requests,
-    cut, too slow.
-    """
+    """Raises the failure, as one that may pass where it is: busy, too many requests, cut, slow."""
     status = _status(error)
     names = {kind.__name__ for kind in type(error).__mro__}
     if status in _PASSING:
         asked = str(getattr(error, "response").headers.get("retry-after", ""))  # noqa: B009
         raise Again(error, float(asked) if asked.isdigit() else None)
+    # httpx's names; a connection that was never made is not worth another try
     cut = names & {"TimeoutException", "ReadError", "RemoteProtocolError", "WriteError"}
     if cut and "ConnectTimeout" not in names:
         raise Again(error)

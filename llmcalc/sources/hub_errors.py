@@ -21,6 +21,7 @@ def explained(
 
     ``status`` is the server's answer, where there was one.
     """
+    # by name, so that the library need not be imported to explain it
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "GatedRepoError" in kinds:
         page = f"{endpoint}/{where.repo}"
@@ -50,11 +51,9 @@ def explained(
     if status == 403:
         return UnavailableError(f"the hub does not let this token see {where}", hint=_TOKEN)
     if status is not None:
-        hint = (
-            f"too many requests: wait, then try again; {_TOKEN}"
-            if status == 429
-            else "try again later"
-        )
+        hint = "try again later"
+        if status == 429:
+            hint = f"too many requests: wait, then try again; {_TOKEN}"
         return UnavailableError(f"the hub answered {status} for {where}", hint=hint)
     return _unreachable(error, where, endpoint)
 
@@ -76,12 +75,13 @@ def _proxied(endpoint: str) -> bool:
 def _unreachable(error: Exception, where: Place, endpoint: str) -> UnavailableError:
     """No answer at all: by name, proxy, certificate, or the connection itself."""
     chain = [error]
+    # a chain may lead back to itself
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < 20:
         chain.append(inner)  # type: ignore[arg-type]
     names = {kind.__name__ for each in chain for kind in type(each).__mro__}
-    said = safe(
-        shorten(str(chain[-1]).splitlines()[0] if str(chain[-1]) else type(chain[-1]).__name__, 80)
-    )
+    first = chain[-1]  # what went wrong before anything else did
+    line = str(first).splitlines()[0] if str(first) else type(first).__name__
+    said = safe(shorten(line, 80))
     alone = f", and {where} is not in the local cache"
     if "ProxyError" in names or ("ConnectError" in names and _proxied(endpoint)):
         return UnavailableError(

@@ -1,5 +1,4 @@
-"""Models that other programs keep on this machine, by the names that people know: read, never
-written.
+"""Models that other programs keep on this machine, by the names that people know: only read.
 
 Ollama: manifests name blobs by their hash (``OLLAMA_MODELS``, else ~/.ollama/models). LM Studio:
 publisher/model/file below ~/.lmstudio/models, earlier ~/.cache/lm-studio/models. llama.cpp:
@@ -42,9 +41,7 @@ class Found:
 
 
 def scheme_of(name: str) -> tuple[str, str] | None:
-    """Program and model, where the name is one of ``ollama:…``, ``lmstudio:…`` and
-    ``llama.cpp:…``.
-    """
+    """Program and model of ``ollama:…``, ``lmstudio:…`` or ``llama.cpp:…``; else None."""
     program, colon, rest = name.partition(":")
     return (program, rest) if colon and rest and program in SCHEMES else None
 
@@ -58,10 +55,10 @@ def find(program: str, name: str) -> Path:
         return _ollama(name)
     known = list(_lmstudio_models() if program == "lmstudio" else _llamacpp_models())
     wanted = name.lower()
-    exact = [m for m in known if m.name.lower() == wanted or m.path.name.lower() == wanted]
-    matching = exact or [
-        m for m in known if all(word in m.name.lower() for word in re.split("[:/]", wanted))
-    ]
+    matching = [m for m in known if wanted in (m.name.lower(), m.path.name.lower())]
+    if not matching:
+        words = re.split("[:/]", wanted)
+        matching = [m for m in known if all(word in m.name.lower() for word in words)]
     if len(matching) == 1:
         return matching[0].path
     raise _unknown(program, name, [m.name for m in matching or known], several=bool(matching))
@@ -81,12 +78,8 @@ def models() -> Iterator[Found]:
 
 def hub_repositories() -> list[str]:
     """Repositories in the hub's cache on this machine."""
-    kept = [
-        p.name.removeprefix("models--")
-        for p in _listed(_hub_cache())
-        if p.name.startswith("models--")
-    ]
-    return [name.replace("--", "/", 1) for name in kept]
+    folders = [path.name for path in _listed(_hub_cache()) if path.name.startswith("models--")]
+    return [name.removeprefix("models--").replace("--", "/", 1) for name in folders]
 
 
 def close_to(repo: str) -> list[str]:
@@ -138,30 +131,31 @@ def _ollama_names() -> list[str]:
     names = []
     for path in _below(root, "*"):
         parts = path.relative_to(root).parts
-        if path.is_file() and len(parts) >= 3:
-            host, *middle, tag = parts
-            short = (
-                middle[1:] if host == "registry.ollama.ai" and middle[0] == "library" else middle
-            )
-            names.append(
-                "/".join(([] if host == "registry.ollama.ai" else [host]) + short) + f":{tag}"
-            )
+        if not path.is_file() or len(parts) < 3:
+            continue
+        host, *middle, tag = parts
+        if host != "registry.ollama.ai":
+            middle = [host, *middle]
+        elif middle[0] == "library":
+            middle = middle[1:]
+        names.append(f"{'/'.join(middle)}:{tag}")
     return names
 
 
 def _ollama(name: str) -> Path:
-    """The blob that a manifest names as the model: registry.ollama.ai/library/NAME/TAG unless the
-    name says more.
+    """The blob that a manifest names as the model.
+
+    The manifest is registry.ollama.ai/library/NAME/TAG unless the name says more.
     """
     model, _, tag = name.partition(":")
     parts = model.split("/")
-    if (
-        not all(_PART.fullmatch(p) and p.strip(".") for p in [*parts, tag or "latest"])
-        or len(parts) > 3
-    ):
+    tag = tag or "latest"
+    plain = all(_PART.fullmatch(part) and part.strip(".") for part in [*parts, tag])
+    if not plain or len(parts) > 3:
         raise InputError(f"ollama:{shorten(name)} is no name of a model")
+    # a name of three parts has its registry, one of two its owner
     full = [*("registry.ollama.ai", "library")[: 3 - len(parts)], *parts]
-    manifest = _ollama_root().joinpath("manifests", *full, tag or "latest")
+    manifest = _ollama_root().joinpath("manifests", *full, tag)
     if not manifest.is_file():
         raise _unknown("ollama", name, _ollama_names(), several=False)
     layers = read_json(manifest).get("layers")
@@ -181,10 +175,8 @@ def _ollama(name: str) -> Path:
 
 
 def _lmstudio_models() -> Iterator[Found]:
-    for root in (
-        Path("~/.lmstudio/models").expanduser(),
-        Path("~/.cache/lm-studio/models").expanduser(),
-    ):
+    for place in ("~/.lmstudio/models", "~/.cache/lm-studio/models"):
+        root = Path(place).expanduser()
         for path in _below(root, "*.gguf"):
             yield Found("/".join(path.relative_to(root).parts), path, "lmstudio")
         for path in _below(root, "config.json"):  # MLX models are directories
@@ -193,11 +185,9 @@ def _lmstudio_models() -> Iterator[Found]:
 
 def _llamacpp_models() -> Iterator[Found]:
     named = os.environ.get("LLAMA_CACHE")
-    home = (
-        "~/Library/Caches"
-        if sys.platform == "darwin"
-        else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    )
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    if sys.platform == "darwin":
+        home = "~/Library/Caches"
     root = Path(named) if named else Path(home).expanduser() / "llama.cpp"
     for path in _below(root, "*.gguf"):
         yield Found("/".join(path.relative_to(root).parts), path, "llama.cpp")

@@ -71,9 +71,8 @@ def _from_npy(path: Path) -> tuple[Any, str]:
 
     try:
         values = np.load(path, allow_pickle=False)
-    except (
-        Exception
-    ):  # numpy reads the header as Python source, and whatever goes wrong there is the file's fault
+    except Exception:
+        # numpy reads the header as Python source: whatever goes wrong there is the file's fault
         raise InputError(f"{path.name} is no NPY file of numbers") from None
     if getattr(values, "dtype", None) is None or values.dtype.kind not in "fiu":
         raise InputError(f"{path.name} does not hold numbers")
@@ -88,7 +87,9 @@ def _from_safetensors(path: Path, tensor: str | None) -> tuple[Any, str]:
 
     header = safetensors.read(path)  # every offset is checked here
     names = list(header.tensors)
-    name = tensor if tensor is not None else names[0] if len(names) == 1 else None
+    name = tensor
+    if name is None and len(names) == 1:
+        name = names[0]
     if name is None or name not in header.tensors:
         raise InputError(
             f"which tensor of {path.name}?", hint=f"--tensor {', '.join(map(shorten, names[:4]))}"
@@ -101,5 +102,6 @@ def _from_safetensors(path: Path, tensor: str | None) -> tuple[Any, str]:
     data = next(entry["data"] for key, entry in entries if key == name)
     values: Any = np.frombuffer(data, dtype=kinds[stored.dtype])
     if stored.dtype == "bfloat16":
+        # the upper half of a float32
         values = (values.astype(np.uint32) << 16).view(np.float32)
     return values.reshape(stored.shape).squeeze(), stored.dtype

@@ -19,7 +19,6 @@ from llmcalc.text import shorten
 if TYPE_CHECKING:
     from llmcalc.sources.adapters import Adapter
 
-
 JOBS = 32
 """Files of a far model whose headers are read at once."""
 
@@ -120,18 +119,19 @@ class Model:
 
     @property
     def longest_context(self) -> int | None:
-        """The longest context that the model was made for, in its own config or in the language
-        model's inside.
-        """
+        """The longest context that the model was made for, by its config or the one inside it."""
         if self.raw is None and self.header is not None:
             arch = self.header.metadata.get("general.architecture")
             longest = self.header.metadata.get(f"{arch}.context_length")
             return longest if isinstance(longest, int) and longest > 0 else None
         if self.raw is None or self.blocks_only:
             return None
+        configs = [self.config]
         inside = self.raw.get("text_config")
-        for c in (self.config, *([Config(inside)] if isinstance(inside, Mapping) else [])):
-            found = c.optional("max_context")
+        if isinstance(inside, Mapping):
+            configs.append(Config(inside))
+        for config in configs:
+            found = config.optional("max_context")
             if found is not None:
                 return int(found)
         return None

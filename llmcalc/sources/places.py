@@ -15,9 +15,7 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A repository, a branch, tag or commit of it, and a file inside, or its quantisation, where
-    one is meant.
-    """
+    """A repository, its branch, tag or commit, and a file or quantisation where one is meant."""
 
     repo: str
     revision: str | None = None

@@ -33,16 +33,13 @@ def by_model_type() -> dict[str, list[str]]:
 
 @cache
 def _index() -> Mapping[str, str]:
-    """Squeezed spelling to preset: file names first, then the aliases that have a source of their
-    own.
-    """
+    """Squeezed spelling to preset; names win over aliases, aliases over names without endings."""
     aliases = json.loads((_FOLDER / "aliases.json").read_text())
-    bases = {squeeze(_TUNED.sub("", n)): n for n in reversed(names())}
-    return {
-        **bases,
-        **{squeeze(alias): name for alias, name in aliases.items()},
-        **{squeeze(n): n for n in names()},
-    }
+    # reversed, so that of several tuned variants the first name wins
+    found = {squeeze(_TUNED.sub("", name)): name for name in reversed(names())}
+    found |= {squeeze(alias): name for alias, name in aliases.items()}
+    found |= {squeeze(name): name for name in names()}
+    return found
 
 
 def squeeze(name: str) -> str:
@@ -56,9 +53,7 @@ def squeeze(name: str) -> str:
 
 
 def find(name: str) -> str | None:
-    """The preset that a name means: itself, another spelling, or the base of a tuned variant with
-    the same sizes.
-    """
+    """The preset that a name means: itself, another spelling, or the base of a tuned variant."""
     if len(name) > _LONGEST:
         return None
     if (_FOLDER / f"{name}.json").is_file() and "/" not in name and name != "aliases":
@@ -71,8 +66,9 @@ def close_to(name: str) -> list[str]:
     """The presets whose names are nearest."""
     import difflib
 
-    squeezed = {squeeze(n): n for n in names()}
-    return [squeezed[m] for m in difflib.get_close_matches(squeeze(name), list(squeezed), 4, 0.6)]
+    squeezed = {squeeze(preset): preset for preset in names()}
+    near = difflib.get_close_matches(squeeze(name), list(squeezed), 4, 0.6)
+    return [squeezed[spelling] for spelling in near]
 
 
 def load(name: str) -> dict[str, Any]:

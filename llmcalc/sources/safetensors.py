@@ -61,10 +61,10 @@ def _length(prefix: bytes, size: int, name: str) -> int:
             f"{name} is not a safetensors file: it has {size} bytes, too few for a header length"
         )
     length = int.from_bytes(prefix, "little")
-    if prefix.lstrip()[:1] in (b"<", b"{") or prefix[:2] in (b"PK", b"\x80\x02"):
-        kind = {b"<": "an HTML page", b"{": "JSON"}.get(
-            prefix.lstrip()[:1], "a pickle (.bin or .pt)"
-        )
+    first = prefix.lstrip()[:1]
+    # a zip archive or a bare pickle: what torch.save has written
+    if first in (b"<", b"{") or prefix[:2] in (b"PK", b"\x80\x02"):
+        kind = {b"<": "an HTML page", b"{": "JSON"}.get(first, "a pickle (.bin or .pt)")
         raise HeaderError(f"{name} is not a safetensors file: it looks like {kind}")
     if length > HEADER_LIMIT:
         raise HeaderError(
@@ -79,6 +79,7 @@ def _length(prefix: bytes, size: int, name: str) -> int:
 
 
 def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
+    # counted in the bytes, before anything is made of them
     if text.count(b'"dtype"') > _MOST_TENSORS or text.count(b"[") > 3 * _MOST_TENSORS:
         raise HeaderError(
             f"{name}: the header has more than {_MOST_TENSORS:,} tensors, more than any model"
@@ -97,9 +98,7 @@ def _entries(text: bytes, length: int, name: str) -> dict[str, Any]:
 
 
 def _each_once(text: bytes, entries: Any) -> bool:
-    """Whether as many keys were kept as the text has: then none stands twice, and no slower look is
-    needed.
-    """
+    """Whether as many keys were kept as the text has: then none stands twice."""
     if not isinstance(entries, dict):
         return True
     kept = len(entries) + sum(len(entry) for entry in entries.values() if isinstance(entry, dict))
@@ -114,7 +113,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
-        raise _Duplicate(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+        for key, _ in pairs:
+            if key in seen:
+                raise _Duplicate(key)
+            seen.add(key)
     return found
 
 
@@ -147,6 +149,7 @@ def _stored(tensor: str, entry: Any, name: str, data: int) -> tuple[Stored, int]
         raise fault(f"has the data_offsets {shown(offsets)}, not two offsets")
     elements = 1
     for size in shape:
+        # Python's integers grow without end: a shape could ask for hours of multiplying
         elements *= size
         if elements > 2**63:
             raise fault(f"has the shape {shown(shape)}, more than any file holds")
@@ -156,6 +159,7 @@ def _stored(tensor: str, entry: Any, name: str, data: int) -> tuple[Stored, int]
         raise fault(
             f"needs {needed} bytes for {entry['dtype']} {shape}, its offsets give {end - begin}"
         )
+    # the file's offsets count from the header's end
     return Stored(kind.name, tuple(shape), needed, name, data + begin), begin
 
 
@@ -197,9 +201,7 @@ def _check_spans(spans: list[tuple[int, int, str]], data: int, name: str) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A ``*.safetensors.index.json``: where it lies, what it says, and the shard of
-    every tensor.
-    """
+    """A ``*.safetensors.index.json``: where it lies, what it says, every tensor's shard."""
 
     path: Path
     raw: Mapping[str, Any]
@@ -223,9 +225,8 @@ class Index:
                 tensors[tensor] = stored
         absent = {tensor: shard for tensor, shard in self.places.items() if tensor not in tensors}
         metadata = _plain(self.raw.get("metadata"))
-        return Header(
-            "safetensors", tensors, metadata, absent, tuple(_contradictions(metadata, tensors))
-        )
+        notes = tuple(_contradictions(metadata, tensors))
+        return Header("safetensors", tensors, metadata, absent, notes)
 
 
 def open_index(path: Path) -> Index:
@@ -268,6 +269,7 @@ def read_shards(index: Index) -> Header:
 def _shard(index: Path, name: str) -> Path:
     """The shard's path, which must lie directly in or below the index's own directory."""
     file = index.parent / name
+    # a name comes from a file that nobody has to trust
     outside = Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name or "\0" in name
     if outside or not name.strip(".") or len(name.encode("utf-8", "surrogatepass")) > 250:
         raise HeaderError(

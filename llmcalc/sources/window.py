@@ -1,6 +1,4 @@
-"""The first bytes of a file that is far away: fetched as far as its header goes, whatever the
-server does.
-"""
+"""The first bytes of a far file: fetched as far as its header goes, whatever the server does."""
 
 from __future__ import annotations
 
@@ -21,8 +19,7 @@ LONGEST_WAIT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A server's answer to the request for some bytes: where they begin, the whole file's size and
-    tag, the bytes.
+    """A server's answer: where its bytes begin, the whole file's size and tag, the bytes.
 
     ``whole`` says that the server sends the file to its end, whatever was asked for.
     """
@@ -39,13 +36,12 @@ Open = Callable[[int, int], AbstractContextManager[Answer]]
 
 
 class Again(Exception):
-    """A failure that may pass: what it was, and the seconds that the server asks to wait, if it
-    does.
-    """
+    """A failure that may pass: what it was, and how many seconds the server asks to wait."""
 
     def __init__(self, error: Exception, wait: float | None = None) -> None:
         super().__init__(str(error))
-        self.error, self.wait = error, wait
+        self.error = error
+        self.wait = wait
 
 
 class _Changed(Exception):
@@ -56,12 +52,21 @@ class Window:
     """The first bytes of a remote file, as many as were asked for so far."""
 
     def __init__(self, open_at: Open, name: str, limit: int) -> None:
-        self.open_at, self.name, self.limit = open_at, name, limit
-        self.data, self.size, self.tag = bytearray(), -1, None  # type: bytearray, int, str | None
+        self.open_at = open_at
+        self.name = name
+        self.limit = limit
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is held, and nothing known of the file."""
+        self.data = bytearray()
+        self.size = -1
+        self.tag: str | None = None
 
     def grow(self, n: int) -> None:
-        """At least the first n bytes, or all where the file has fewer: a cut is taken up where it
-        happened.
+        """At least the first n bytes, or all where the file has fewer.
+
+        A cut is taken up where it happened.
         """
         if n > self.limit:
             raise UnavailableError(f"{self.name}: more than {self.limit:,} bytes are needed of it")
@@ -76,7 +81,7 @@ class Window:
                     raise UnavailableError(
                         f"{self.name} changes while it is read", hint="try again later"
                     ) from None
-                self.data, self.size, self.tag = bytearray(), -1, None
+                self._forget()
 
     def _once(self, n: int) -> None:
         if len(self.data) >= n or len(self.data) == self.size:
@@ -88,21 +93,19 @@ class Window:
             skip = len(self.data) - answer.start  # a server without ranges begins at the beginning
             want = min(n, self.size)
             for chunk in answer.chunks:
-                fresh, skip = chunk[skip:] if skip > 0 else chunk, max(skip - len(chunk), 0)
-                self.data += fresh
+                self.data += chunk[skip:] if skip > 0 else chunk
+                skip = max(skip - len(chunk), 0)
                 if len(self.data) >= want:  # a server may send more than it was asked for
                     break
         if len(self.data) < want:
-            raise Again(
-                UnavailableError(
-                    f"{self.name}: the connection was cut after {len(self.data):,} bytes"
-                )
-            )
+            said = f"{self.name}: the connection was cut after {len(self.data):,} bytes"
+            raise Again(UnavailableError(said))
 
 
 def patiently(once: Callable[[], T]) -> T:
-    """Does it again after failures that may pass, a bounded number of times, as long apart as the
-    server asks for.
+    """Does it again after failures that may pass, as long apart as the server asks for.
+
+    A bounded number of times.
     """
     trials = 0
     while True:

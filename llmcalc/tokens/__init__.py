@@ -1,5 +1,6 @@
-"""Text to ids and back, under any tokenizer: each library is imported where it is used, and nowhere
-else.
+"""Text to ids and back, under any tokenizer.
+
+Each library is imported where it is used, and nowhere else.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from collections.abc import Iterable
 
 
 def count_texts(texts: Iterable[str], tokenizer: str = "gpt2") -> list[int]:
-    """How many tokens each text has: one function over a part of a corpus, for an engine that maps
-    it over all parts.
+    """How many tokens each text has.
+
+    One function over a part of a corpus, for an engine that maps it over all parts.
 
     >>> count_texts(["The weather is", "cat sat"])
     [3, 2]

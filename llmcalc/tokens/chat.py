@@ -1,6 +1,4 @@
-"""Chat templates: messages as the text that a model sees, by the model's own Jinja template in a
-sandbox.
-"""
+"""Chat templates: messages as the text that a model sees, by its own template in a sandbox."""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ _SECONDS = 15.0
 
 
 def messages(path: Path) -> list[dict[str, Any]]:
-    """The messages in a JSON file: a list of objects with role and content, or an object with it
-    under ``messages``.
+    """The messages in a JSON file: a list of objects with role and content.
+
+    Or an object with that list under ``messages``.
     """
     try:
         found: Any = json.loads(path.read_bytes()) if path.stat().st_size < 100_000_000 else None
@@ -51,40 +50,50 @@ def template_of(model: Model) -> tuple[str, dict[str, Any]]:
     A model without one is an InputError.
     """
     folder = model.folder
+    template: Any = None
+    names: dict[str, Any] = {}
     if model.header is not None and model.header.format == "gguf" and folder is not None:
-        from llmcalc.sources import gguf
-        from llmcalc.tokens.find import gguf_file
-
-        found = gguf.read_vocabulary(folder / gguf_file(model))
-        tokens = found.get("ggml.tokens")
-        tokens = tokens if isinstance(tokens, list) else []
-        ids = {k: found.get(f"ggml.{k}_token_id") for k in ("bos", "eos")}
-        names = {
-            f"{k}_token": tokens[i]
-            for k, i in ids.items()
-            if type(i) is int and 0 <= i < len(tokens)
-        }
-        if isinstance(found.get("chat_template"), str):
-            return found["chat_template"], names
+        template, names = _of_gguf(model, folder)
     elif folder is not None:
-        config = folder / "tokenizer_config.json"
-        raw = read_json(config) if config.is_file() else {}
-        names = {
-            k: _text(raw[k])
-            for k in ("bos_token", "eos_token", "unk_token", "pad_token")
-            if raw.get(k)
-        }
-        beside = folder / "chat_template.jinja"
-        template = _beside(beside) if beside.is_file() else raw.get("chat_template")
-        if isinstance(template, list):
-            named = [t for t in template if isinstance(t, dict)]
-            template = next((t.get("template") for t in named if t.get("name") == "default"), None)
-        if isinstance(template, str):
-            return template, names
+        template, names = _of_folder(folder)
+    if isinstance(template, str):
+        return template, names
     raise InputError(
         f"{model.name} has no chat template",
         hint="it is in tokenizer_config.json, or in a GGUF's metadata",
     )
+
+
+def _of_gguf(model: Model, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """What a GGUF's metadata has for a template, and the tokens that begin and end a text."""
+    from llmcalc.sources import gguf
+    from llmcalc.tokens.find import gguf_file
+
+    found = gguf.read_vocabulary(folder / gguf_file(model))
+    tokens = found.get("ggml.tokens")
+    tokens = tokens if isinstance(tokens, list) else []
+    names = {}
+    for name in ("bos", "eos"):
+        token = found.get(f"ggml.{name}_token_id")
+        if type(token) is int and 0 <= token < len(tokens):
+            names[f"{name}_token"] = tokens[token]
+    return found.get("chat_template"), names
+
+
+def _of_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """What stands in files of its own or in tokenizer_config.json."""
+    config = folder / "tokenizer_config.json"
+    raw = read_json(config) if config.is_file() else {}
+    keys = ("bos_token", "eos_token", "unk_token", "pad_token")
+    names = {key: _text(raw[key]) for key in keys if raw.get(key)}
+    beside = folder / "chat_template.jinja"
+    template = _beside(beside) if beside.is_file() else raw.get("chat_template")
+    if isinstance(template, list):
+        # several, each under a name: the one for talking is the default
+        named = [each for each in template if isinstance(each, dict)]
+        defaults = (each.get("template") for each in named if each.get("name") == "default")
+        template = next(defaults, None)
+    return template, names
 
 
 def _text(token: Any) -> str:
@@ -119,6 +128,7 @@ def render(
     if len(template) > _LONGEST:
         raise InputError(f"the chat template has {len(template)} characters, more than any model's")
     asked = {"template": template, "messages": list(conversation), "answer": answer, "names": names}
+    # -I takes away the paths that jinja2 may have been found by
     asked["path"] = [p for p in sys.path if Path(p).is_absolute()]
     script = Path(__file__).with_name("rendering.py")
     try:

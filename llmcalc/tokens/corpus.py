@@ -24,13 +24,15 @@ def count(
     tokenizer: Tokenizer, path: Path, field: str, special: str = "refuse"
 ) -> tuple[Counts, int]:
     """The tokens of one field of every record, and how many records there are."""
-    total, n = Counts(), 0
+    total = Counts()
+    n = 0
     batch: list[str] = []
     for text in texts(path, field):
         batch.append(text)
         n += 1
         if len(batch) == BATCH:
-            total, batch = total + of_texts(tokenizer, batch, special), []
+            total += of_texts(tokenizer, batch, special)
+            batch = []
     return total + of_texts(tokenizer, batch, special), n
 
 
@@ -53,14 +55,12 @@ def _lines(path: Path, field: str) -> Iterator[str]:
                 raise InputError(f"{shorten(path.name)}, line {number}: not JSON") from None
             value = record.get(field) if isinstance(record, dict) else None
             if not isinstance(value, str):
-                keys = (
-                    ", ".join(list(record)[:6])
-                    if isinstance(record, dict)
-                    else type(record).__name__
-                )
+                there = type(record).__name__
+                if isinstance(record, dict):
+                    there = ", ".join(list(record)[:6])
                 raise InputError(
                     f"{shorten(path.name)}, line {number}: no text under {field!r}",
-                    hint=f"--field: {shorten(keys)}",
+                    hint=f"--field: {shorten(there)}",
                 )
             yield value
 

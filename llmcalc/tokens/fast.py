@@ -1,6 +1,4 @@
-"""Tokenizers of the ``tokenizers`` package: a ``tokenizer.json``, or what a GGUF holds built into
-one.
-"""
+"""Tokenizers of the ``tokenizers`` package: a ``tokenizer.json``, or built of a GGUF."""
 
 from __future__ import annotations
 
@@ -18,6 +16,10 @@ from llmcalc.tokens.base import Tokenizer
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LIMIT = 200_000_000
+_CHANGES = ("NFC", "NFD", "NFK", "Lower", "Strip", "Bert", "Precompiled")
+"""Normalisers that a text does not come back from."""
+_ENDS_OF_RULES = (r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s", r"\p{N}{1,3}")
+"""How the rules end that leave a word's space at its beginning."""
 
 
 def _package() -> Any:
@@ -31,27 +33,30 @@ def _package() -> Any:
 
 
 def byte_characters() -> dict[str, int]:
-    """The printable characters that byte-level BPE writes bytes as (GPT-2's ``bytes_to_unicode``),
-    to their bytes.
+    """The printable characters that byte-level BPE writes bytes as, to their bytes.
+
+    GPT-2's ``bytes_to_unicode``.
     """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in plain]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+    others = [byte for byte in range(256) if byte not in plain]
+    alphabet = {chr(byte): byte for byte in plain}
+    return alphabet | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _check_ids(text: str, name: str) -> None:
-    """Refuses ids far above the number of entries: the package makes room for every id up to the
-    largest.
-    """
+    """Refuses ids far above the number of entries: the package makes room for all below."""
     found = json.loads(text)
-    model = found.get("model") if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return
+    model, added = found.get("model"), found.get("added_tokens")
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    added = found.get("added_tokens") if isinstance(found, dict) else None
-    entries = [*(vocab.values() if isinstance(vocab, dict) else ())]
-    entries += (
-        [t.get("id") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
-    )
+    entries: list[Any] = []
+    if isinstance(vocab, dict):
+        entries += vocab.values()
+    if isinstance(added, list):
+        entries += [token.get("id") for token in added if isinstance(token, dict)]
     largest = max((i for i in entries if isinstance(i, int)), default=0)
+    # real files leave gaps for reserved ids; this is far beyond them
     if largest > 4 * len(entries) + 100_000:
         raise InputError(
             f"{shorten(name)} has the id {shown(largest, 40)} among {len(entries)} entries, which"
@@ -74,12 +79,15 @@ class Fast(Tokenizer):
     """A ``tokenizers.Tokenizer`` under our interface."""
 
     def __init__(self, inner: Any, name: str, source: str) -> None:
-        self.inner, self.name, self.source = inner, name, source
+        self.inner = inner
+        self.name = name
+        self.source = source
+        # a file may ask for both: a count would then be of something else
         inner.no_truncation()
         inner.no_padding()
         added = inner.get_added_tokens_decoder()
-        self.special = {t.content: i for i, t in added.items() if t.special}
-        self._added = {i: t.content for i, t in added.items()}
+        self.special = {token.content: i for i, token in added.items() if token.special}
+        self._added = {i: token.content for i, token in added.items()}
         self.n_vocab = max(inner.get_vocab_size(), max(added, default=-1) + 1)
         self.lossless = inner.normalizer is None or self._spaces
         self.cuts_before_spaces = self._cuts()
@@ -124,28 +132,23 @@ class Fast(Tokenizer):
     def _spaces(self) -> bool:
         """Whether the only normalisation is SentencePiece's marking of spaces."""
         text = json.dumps(self._state.get("normalizer"), ensure_ascii=False)
-        return not any(
-            kind in text for kind in ("NFC", "NFD", "NFK", "Lower", "Strip", "Bert", "Precompiled")
-        )
+        return not any(kind in text for kind in _CHANGES)
 
     def _cuts(self) -> bool:
         """Whether words are cut by GPT's kind of rule and nothing is put before a text."""
         text = json.dumps([self._state.get("pre_tokenizer"), self._state.get("normalizer")])
         kinds = set(re.findall(r'"type": "(\w+)"', text))
-        spaced = '"add_prefix_space": true' in text
-        splits = re.findall(r'"Regex": "((?:[^"\\]|\\.)*)"', text)
-        known = all(
-            s.replace("\\\\", "\\").endswith((r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s", r"\p{N}{1,3}"))
-            for s in splits
-        )
+        if "ByteLevel" not in kinds or '"add_prefix_space": true' in text:
+            return False
         allowed = {"ByteLevel", "Split", "Digits", "Sequence", "NFC"}
-        return "ByteLevel" in kinds and kinds <= allowed and not spaced and known
+        splits = re.findall(r'"Regex": "((?:[^"\\]|\\.)*)"', text)
+        rules = [split.replace("\\\\", "\\") for split in splits]
+        return kinds <= allowed and all(rule.endswith(_ENDS_OF_RULES) for rule in rules)
 
     @cached_property
     def _byte_level(self) -> bool:
-        return "ByteLevel" in json.dumps(
-            [self._state.get("pre_tokenizer"), self._state.get("decoder")]
-        )
+        stages = [self._state.get("pre_tokenizer"), self._state.get("decoder")]
+        return "ByteLevel" in json.dumps(stages)
 
     @cached_property
     def _bytes_of(self) -> dict[str, int]:
@@ -163,15 +166,13 @@ class Fast(Tokenizer):
                 self._refuse(text)
         self.inner.encode_special_tokens = special == "text"
         with _guarded("read these texts"):
-            return [
-                e.ids for e in self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
-            ]
+            encoded = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [each.ids for each in encoded]
 
     def piece(self, token: int) -> bytes:
-        """The bytes of one id: through the byte alphabet, the byte pieces, or the marks of
-        SentencePiece.
-        """
+        """The bytes of one id, by the byte alphabet, byte pieces, or SentencePiece's marks."""
         self.check(token)
+        # added tokens are text already, not in the byte alphabet
         if token in self._added:
             return str(self._added[token]).encode()
         found = self.inner.id_to_token(token)
@@ -184,17 +185,15 @@ class Fast(Tokenizer):
         one = _BYTE.fullmatch(text)
         if one:
             return bytes([int(one[1], 16)])
-        if text.startswith("##"):
+        if text.startswith("##"):  # WordPiece: it goes on with a word
             return text[2:].encode()
         return text.replace("▁", " ").encode()
 
     def decode(self, ids: Sequence[int]) -> bytes:
-        """The bytes of a row of ids, by the file's own decoder where pieces are not
-        simply joined.
-        """
+        """The bytes of a row of ids, by the file's own decoder where pieces are not just joined."""
         for token in ids:
             self.check(token)
         if self._byte_level:
-            return b"".join(self.piece(t) for t in ids)
+            return b"".join(self.piece(token) for token in ids)
         with _guarded("decode these ids"):
             return str(self.inner.decode(list(ids), skip_special_tokens=False)).encode()

@@ -1,6 +1,4 @@
-"""Which tokenizer somebody means: an encoding, an OpenAI model, a file, or the one that belongs to
-a model.
-"""
+"""Which tokenizer somebody means: an encoding, an OpenAI model, a file, or a model's own."""
 
 from __future__ import annotations
 
@@ -51,10 +49,9 @@ def openai(name: str) -> str | None:
         return "o200k_base"
     for prefix, encoding in MODEL_PREFIX_TO_ENCODING.items():
         if name.startswith(prefix):
+            anything_follows = prefix.startswith(("ft:", "gpt-oss-"))
             rest = name[len(prefix.rstrip("-")) :]
-            if prefix.startswith(("ft:", "gpt-oss-")):
-                return str(encoding)
-            return str(encoding) if _known_ending(rest) else None
+            return str(encoding) if anything_follows or _known_ending(rest) else None
     return None
 
 
@@ -74,11 +71,11 @@ def _unknown(name: str) -> InputError:
     from tiktoken.model import MODEL_TO_ENCODING
 
     close = difflib.get_close_matches(name, [*encodings.ENCODINGS, *MODEL_TO_ENCODING], 4, 0.3)
+    near = f"close: {', '.join(close)}; " if close else ""
+    known = f"encodings: {', '.join(encodings.ENCODINGS)}"
     return InputError(
         f"no tokenizer is called {shorten(name)!r}",
-        hint=(f"close: {', '.join(close)}; " if close else "")
-        + f"encodings: {', '.join(encodings.ENCODINGS)}; or name a tokenizer.json, tokenizer.model"
-        " or .gguf",
+        hint=f"{near}{known}; or name a tokenizer.json, tokenizer.model or .gguf",
     )
 
 
@@ -87,6 +84,7 @@ def of_path(path: Path) -> Tokenizer:
     if path.is_dir():
         found = next((path / name for name in _FILES if (path / name).is_file()), None)
         ggufs = sorted(path.glob("*.gguf"))
+        # several files have several vocabularies: somebody has to say which
         found = found or (ggufs[0] if len(ggufs) == 1 else None)
         if found is None:
             raise InputError(f"{shorten(path.name)} holds no {', '.join(_FILES)} or .gguf")
@@ -118,9 +116,8 @@ def of_path(path: Path) -> Tokenizer:
 
 def gguf_file(model: Model) -> str:
     """The file that holds a GGUF's vocabulary: the first of its parts."""
-    files = (
-        sorted({t.file for t in model.header.tensors.values()}) if model.header is not None else []
-    )
+    tensors = model.header.tensors.values() if model.header is not None else ()
+    files = sorted({tensor.file for tensor in tensors})
     if not files:
         raise InputError(f"{model.name} has no tensors")
     return files[0]
@@ -136,13 +133,11 @@ def of_model(model: Model) -> Tokenizer:
         return of_path(folder / gguf_file(model))
     if folder is not None and any((folder / name).is_file() for name in _FILES):
         return of_path(folder)
-    brought = (
-        next(filter(None, map(model.fetch_file, _FILES)), None)
-        if model.fetch_file is not None
-        else None
-    )
-    if brought is not None:
-        return of_path(brought)
+    if model.fetch_file is not None:
+        for name in _FILES:
+            brought = model.fetch_file(name)
+            if brought:
+                return of_path(brought)
     if model.source.startswith("preset") and model.anatomy.family in _OWN:
         return encodings.load(_OWN[model.anatomy.family])
     raise UnavailableError(

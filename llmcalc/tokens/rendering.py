@@ -1,8 +1,6 @@
-"""Renders one chat template, in a process of its own with little time and memory:
+"""Renders one chat template, in a process of its own with little time and memory.
 
-JSON in, JSON out.
-
-This file is run by its path and imports nothing of llmcalc.
+JSON in, JSON out. This file is run by its path and imports nothing of llmcalc.
 """
 
 from __future__ import annotations
@@ -13,7 +11,9 @@ import sys
 from datetime import datetime
 from typing import Any
 
-MEMORY, SECONDS, LONGEST = 1 << 30, 5, 50_000_000
+MEMORY = 1 << 30
+SECONDS = 5
+LONGEST = 50_000_000
 
 
 def _bounded() -> None:
@@ -23,6 +23,7 @@ def _bounded() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        # no file can be written
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
@@ -50,6 +51,7 @@ def rendered(asked: dict[str, Any]) -> str:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
+    # as transformers 5.24 has them, utils/chat_template_utils.py: templates rely on them
     environment.filters["tojson"] = _tojson
     environment.globals |= {
         "raise_exception": _refuse,

@@ -15,7 +15,9 @@ class Pieces(Tokenizer):
     """A ``SentencePieceProcessor`` under our interface; control pieces are never read from text."""
 
     def __init__(self, inner: Any, name: str, source: str) -> None:
-        self.inner, self.name, self.source = inner, name, source
+        self.inner = inner
+        self.name = name
+        self.source = source
         self.n_vocab = int(inner.vocab_size())
         self.pieces = [str(inner.id_to_piece(i)) for i in range(self.n_vocab)]
         self.special = {self.pieces[i]: i for i in range(self.n_vocab) if inner.is_control(i)}
@@ -40,13 +42,14 @@ class Pieces(Tokenizer):
             ) from None
 
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
-        if special == "allow" and any(s in text for s in self.special):
+        if special == "allow" and any(spelt in text for spelt in self.special):
             raise InputError(
                 "SentencePiece never reads special tokens from text: their pieces are control"
                 " symbols",
                 hint="--special text reads them as plain text",
             )
-        return list(self.inner.encode(text, add_bos=add and self.inner.bos_id() >= 0))
+        begins = add and self.inner.bos_id() >= 0
+        return list(self.inner.encode(text, add_bos=begins))
 
     def encode_batch(self, texts: Sequence[str], special: str = "refuse") -> list[list[int]]:
         """Ids of many texts, with all cores."""

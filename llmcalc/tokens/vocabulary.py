@@ -1,5 +1,4 @@
-"""The vocabulary inside a GGUF as a tokenizer: byte-level BPE by its merges, SentencePiece-like BPE
-by its scores.
+"""The vocabulary inside a GGUF as a tokenizer: BPE by merges over bytes, or by scores of pieces.
 
 How a text is cut before merging is named by ``tokenizer.ggml.pre`` (llama.cpp's
 ``llama_vocab_pre_type``); a name whose rule is not here is refused.
@@ -56,9 +55,9 @@ def read(path: Path) -> Fast:
             f"{shorten(path.name)} has a tokenizer of kind {shown(kind)}, which is not built here"
         )
     types = _list(found, "token_type", int) or [1] * len(tokens)
-    special = [t for t, k in zip(tokens, types, strict=False) if k == _CONTROL]
-    inner.add_special_tokens(special)
-    inner.add_tokens([t for t, k in zip(tokens, types, strict=False) if k == _USER_DEFINED])
+    typed = list(zip(tokens, types, strict=False))
+    inner.add_special_tokens([token for token, type_ in typed if type_ == _CONTROL])
+    inner.add_tokens([token for token, type_ in typed if type_ == _USER_DEFINED])
     fast = Fast(inner, path.stem, f"the vocabulary of {path.name}")
     fast.n_vocab = len(tokens)
     return fast
@@ -75,32 +74,32 @@ def _list(found: Mapping[str, Any], key: str, kind: Any) -> list[Any]:
 
 
 def _byte_level(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) -> Any:
+    """GPT-2's BPE: pieces are merged in the order of the list."""
     pre = str(found.get("ggml.pre", "default"))
     if pre not in _CUTS:
         raise UnavailableError(
             f"how {shorten(pre)!r} cuts text before merging is not known here",
             hint="name the model's tokenizer.json with --tokenizer",
         )
-    merges = [tuple(m.split(" ", 1)) for m in _list(found, "merges", str)]
-    if not all(len(m) == 2 for m in merges):
+    merges = [tuple(merge.split(" ", 1)) for merge in _list(found, "merges", str)]
+    if not all(len(merge) == 2 for merge in merges):
         raise InputError("the vocabulary has a merge that is not two pieces")
-    vocab = {t: i for i, t in enumerate(tokens)}
+    vocab = {token: i for i, token in enumerate(tokens)}
     cut = _CUTS[pre]
     whole = cut is not None and cut != "digits"
     try:
-        inner = package.Tokenizer(
-            package.models.BPE(vocab, merges, ignore_merges=pre in ("llama-bpe", "llama3"))
-        )
+        # a word that Llama 3's vocabulary holds is one token, whatever the merges make of it
+        model = package.models.BPE(vocab, merges, ignore_merges=pre in ("llama-bpe", "llama3"))
+        inner = package.Tokenizer(model)
     except Exception as error:
         raise InputError(f"the vocabulary contradicts itself: {shorten(str(error), 120)}") from None
     level = package.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not whole)
     inner.pre_tokenizer = level
     if cut is not None:
-        first = (
-            package.pre_tokenizers.Split(package.Regex(cut), "isolated")
-            if whole
-            else package.pre_tokenizers.Digits(individual_digits=True)
-        )
+        if whole:
+            first = package.pre_tokenizers.Split(package.Regex(cut), "isolated")
+        else:
+            first = package.pre_tokenizers.Digits(individual_digits=True)
         inner.pre_tokenizer = package.pre_tokenizers.Sequence([first, level])
     inner.decoder = package.decoders.ByteLevel()
     return inner
@@ -111,34 +110,39 @@ def _by_scores(package: Any, found: Mapping[str, Any], tokens: Sequence[str]) ->
     scores = _list(found, "scores", float | int)
     if len(scores) != len(tokens):
         raise InputError("the vocabulary has no scores, by which its pieces are joined")
-    vocab = {t: i for i, t in enumerate(tokens)}
+    vocab = {token: i for i, token in enumerate(tokens)}
     merges: list[tuple[float, tuple[str, str]]] = []
     for token, score in zip(tokens, scores, strict=True):
-        if len(token) <= 64:
-            halves = [(token[:i], token[i:]) for i in range(1, len(token))]
-            merges += [(-score, h) for h in halves if h[0] in vocab and h[1] in vocab]
-            if len(merges) > _MOST_MERGES:
-                raise InputError(
-                    f"the vocabulary has more than {_MOST_MERGES:,} ways to join its pieces"
-                )
-    merges.sort(key=lambda m: m[0])
+        if len(token) > 64:
+            continue
+        # every way to make the token of two that the vocabulary has
+        halves = [(token[:i], token[i:]) for i in range(1, len(token))]
+        merges += [(-score, pair) for pair in halves if pair[0] in vocab and pair[1] in vocab]
+        if len(merges) > _MOST_MERGES:
+            raise InputError(
+                f"the vocabulary has more than {_MOST_MERGES:,} ways to join its pieces"
+            )
+    # the sort is stable: of equal scores the first token's pair goes first
+    merges.sort(key=lambda merge: merge[0])
     unknown = found.get("ggml.unknown_token_id", 0)
     if type(unknown) is not int or not 0 <= unknown < len(tokens):
         raise InputError(
             f"the vocabulary's unknown token is {shown(unknown, 40)}, none of its {len(tokens)}"
         )
-    inner = package.Tokenizer(
-        package.models.BPE(
-            vocab,
-            [m for _, m in merges],
-            unk_token=tokens[unknown],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
+    model = package.models.BPE(
+        vocab,
+        [pair for _, pair in merges],
+        unk_token=tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
     )
-    space = [package.normalizers.Prepend("▁")] if found.get("ggml.add_space_prefix", True) else []
-    inner.normalizer = package.normalizers.Sequence([*space, package.normalizers.Replace(" ", "▁")])
-    d = package.decoders
-    strip = [d.Strip(" ", 1, 0)] if space else []
-    inner.decoder = d.Sequence([d.Replace("▁", " "), d.ByteFallback(), d.Fuse(), *strip])
+    inner = package.Tokenizer(model)
+    normalizers, decoders = package.normalizers, package.decoders
+    to_marks = [normalizers.Replace(" ", "▁")]
+    to_text = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if found.get("ggml.add_space_prefix", True):
+        to_marks.insert(0, normalizers.Prepend("▁"))
+        to_text.append(decoders.Strip(" ", 1, 0))
+    inner.normalizer = normalizers.Sequence(to_marks)
+    inner.decoder = decoders.Sequence(to_text)
     return inner

@@ -1,3 +1,4 @@
-"""What number formats do to values: arrays rounded, quantised and read back. numpy, imported on
-use.
+"""What number formats do to values: arrays rounded, quantised and read back.
+
+numpy, imported on use.
 """

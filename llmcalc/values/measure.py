@@ -1,6 +1,4 @@
-"""What a tensor holds, and what a format makes of it: range, moments, histogram, round-trip errors,
-in two passes.
-"""
+"""What a tensor holds, and what a format makes of it: moments, histogram, errors, in two passes."""
 
 from __future__ import annotations
 
@@ -59,34 +57,36 @@ def summarise(source: Source, smallest_normal: float) -> Summary:
     Below ``smallest_normal`` is subnormal.
     """
     s = Summary()
-    for rows in source():
+    for rows in source():  # (rows, columns)
         finite = np.isfinite(rows)
         s.elements += rows.size
         s.nan += int(np.isnan(rows).sum())
         s.inf += int(np.isinf(rows).sum())
-        known = rows[finite]
+        known = rows[finite]  # (numbers)
         held = np.where(finite, rows, 0.0)
-        most = np.abs(held).max(axis=0)
+        most = np.abs(held).max(axis=0)  # (columns)
         s.columns = np.maximum(s.columns, most) if s.columns.size else most
         if not known.size:
             continue
         before = s.finite - known.size
-        mean, share = float(known.mean()), known.size / s.finite
+        share = known.size / s.finite
+        mean = float(known.mean())
         apart = mean - s.mean
+        # the chunk's own spread, and how far its mean is from the one so far
         s.squares += float(((known - mean) ** 2).sum()) + apart * apart * before * share
         s.mean += apart * share
         s.energy += float((known**2).sum())
-        s.low, s.high = min(s.low, float(known.min())), max(s.high, float(known.max()))
+        s.low = min(s.low, float(known.min()))
+        s.high = max(s.high, float(known.max()))
         s.zeros += int((known == 0).sum())
-        s.subnormal += int(((known != 0) & (np.abs(known) < smallest_normal)).sum())
+        small = (known != 0) & (np.abs(known) < smallest_normal)
+        s.subnormal += int(small.sum())
     return s
 
 
 @dataclass
 class Loss:
-    """What a format loses: errors of the numbers that came back, how many were clipped, how many
-    became 0.
-    """
+    """What a format loses: errors of what came back, how many were clipped or became 0."""
 
     largest: float = 0.0
     total: float = 0.0
@@ -94,14 +94,21 @@ class Loss:
     clipped: int = 0
     flushed: int = 0
 
+    def add(self, rows: Array, back: Array, clipped: int) -> None:
+        """Counts what became of some rows."""
+        errors = np.abs(back - rows)
+        self.largest = max(self.largest, float(errors.max()))
+        self.total += float(errors.sum())
+        self.energy += float((errors**2).sum())
+        self.clipped += clipped
+        self.flushed += int(((rows != 0) & (back == 0)).sum())
+
     def mean(self, summary: Summary) -> float:
         """Mean absolute error."""
         return self.total / summary.finite if summary.finite else 0.0
 
     def snr(self, summary: Summary) -> float | None:
-        """Signal to noise in dB, 10·log10(Σx²/Σe²); None where nothing is lost or
-        nothing is there.
-        """
+        """Signal to noise in dB, 10·log10(Σx²/Σe²); None where one of them is 0."""
         if not self.energy or not summary.energy:
             return None
         return 10 * math.log10(summary.energy / self.energy)
@@ -124,29 +131,26 @@ class Detail:
 def detail(
     source: Source, summary: Summary, trips: Iterable[tuple[str, Trip]], sigmas: float = 6.0
 ) -> Detail:
-    """Histogram over the range, elements beyond ``sigmas`` standard deviations, and every round
-    trip's losses.
+    """The second pass: histogram over the range, outliers, and every round trip's losses.
+
+    Outliers are more than ``sigmas`` standard deviations from the mean.
     """
     chosen = list(trips)
     low, high = (summary.low, summary.high) if summary.finite else (0.0, 0.0)
-    edges = np.linspace(low, high if high > low else low + 1.0, BINS + 1)
-    found = Detail(np.zeros(BINS, np.int64), edges, 0, {name: Loss() for name, _ in chosen})
-    for rows in source():
+    if not high > low:
+        high = low + 1.0
+    edges = np.linspace(low, high, BINS + 1)
+    losses = {name: Loss() for name, _ in chosen}
+    found = Detail(np.zeros(BINS, np.int64), edges, 0, losses)
+    for rows in source():  # (rows, columns)
         finite = np.isfinite(rows)
         held = np.where(finite, rows, 0.0)
-        found.counts += np.histogram(rows[finite], edges)[0]
-        found.outliers += (
-            int((np.abs(rows[finite] - summary.mean) > sigmas * summary.std).sum())
-            if summary.std
-            else 0
-        )
+        known = rows[finite]  # (numbers)
+        found.counts += np.histogram(known, edges)[0]
+        if summary.std:
+            far = np.abs(known - summary.mean) > sigmas * summary.std
+            found.outliers += int(far.sum())
         for name, trip in chosen:
             back, clipped = trip(held, summary)
-            errors = np.abs(back - held)
-            loss = found.losses[name]
-            loss.largest = max(loss.largest, float(errors.max()))
-            loss.total += float(errors.sum())
-            loss.energy += float((errors**2).sum())
-            loss.clipped += clipped
-            loss.flushed += int(((held != 0) & (back == 0)).sum())
+            losses[name].add(held, back, clipped)
     return found

@@ -1,6 +1,4 @@
-"""The numbers of a checkpoint's tensors, rows at a time, from its files as they are mapped: memory
-does not grow.
-"""
+"""The numbers of a checkpoint's tensors, rows at a time, so that memory does not grow."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def rows_and_columns(stored: Stored) -> tuple[int, int]:
 
 
 def check(name: str, stored: Stored) -> None:
-    """Refuses what holds no floats: an empty tensor, integers (they pack codes), an element of a
-    few bits.
-    """
+    """Refuses what holds no floats: nothing at all, integers (packed codes), a few bits each."""
     shown = shorten(name)
     if not stored.elements:
         raise InputError(f"tensor {shown} is empty: its shape is {list(stored.shape)}")
@@ -53,13 +49,14 @@ def check(name: str, stored: Stored) -> None:
 
 
 def chunks(folder: Path, header: Header, name: str) -> Iterator[Array]:
-    """Some whole rows of a tensor at a time, as float64, in order.
+    """Some whole rows of a tensor at a time, (rows, columns) in float64, in order.
 
     The file's bytes are mapped and not executed.
     """
     stored = header.tensors[name]
     check(name, stored)
-    form, (rows, columns) = dtype(stored.dtype), rows_and_columns(stored)
+    form = dtype(stored.dtype)
+    rows, columns = rows_and_columns(stored)
     row_bytes = columns // form.block * form.size
     step = max(1, CHUNK // columns)
     path = folder / stored.file
@@ -68,9 +65,8 @@ def chunks(folder: Path, header: Header, name: str) -> Iterator[Array]:
             raise InputError(f"{path.name} has become shorter since its header was read")
         for first in range(0, rows, step):
             n = min(step, rows - first)
-            mapped = np.memmap(
-                path, np.uint8, "r", stored.offset + first * row_bytes, (n, row_bytes)
-            )
+            begin = stored.offset + first * row_bytes
+            mapped = np.memmap(path, np.uint8, "r", begin, (n, row_bytes))
             yield _numbers(mapped, form.name, form.block, name).reshape(n, columns)
             del mapped  # the mapping ends, and its pages with it
     except OSError as error:
@@ -78,7 +74,8 @@ def chunks(folder: Path, header: Header, name: str) -> Iterator[Array]:
 
 
 def _numbers(raw: np.memmap, form: str, block: int, name: str) -> Array:
+    """The numbers of rows of bytes, float64."""
     if block > 1:
         return dequantise(np.array(raw), form, name).astype(np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # a signalling NaN is no reason to warn
         return np.frombuffer(raw.tobytes(), KINDS[form]).astype(np.float64)

@@ -1,6 +1,4 @@
-"""Every round trip that a tensor is put through: scalar floats, integers by block and by axis,
-block formats.
-"""
+"""Every round trip that a tensor is put through: scalar floats, integers, block formats."""
 
 from __future__ import annotations
 
@@ -44,66 +42,28 @@ _BLOCKS = (
 
 
 def trips(columns: int, name: str | None = None) -> list[tuple[str, str, float, Trip]]:
-    """Format, how it is scaled, bits per weight and the trip.
+    """Format, how it is scaled, bits per weight and the trip, for rows of that width.
 
-    Of all formats or of one, for rows of that width.
-
-    None of a ggml format whose blocks do not divide a row; a format that nothing here writes is an
-    InputError.
+    Of all formats or of one. None of a ggml format whose blocks do not divide a row; a format that
+    nothing here writes is an InputError.
     """
-    found = [t for t in _all(columns) if name is None or t[0] == name]
+    every = list(_all(columns))
+    found = [trip for trip in every if name is None or trip[0] == name]
     if not found and name not in _GGML:
-        known = dict.fromkeys([*(t[0] for t in _all(columns)), *_GGML])
+        known = dict.fromkeys([*(trip[0] for trip in every), *_GGML])
         raise InputError(f"numbers are not put through {name}", hint=f"formats: {', '.join(known)}")
     return found
 
 
 def _all(columns: int) -> Iterator[tuple[str, str, float, Trip]]:
     for name in _FLOATS:
-        yield (
-            name,
-            "as it is",
-            float(FLOATS[name].stored_bits or FLOATS[name].bits),
-            partial(_cast, name=name),
-        )
+        bits = float(FLOATS[name].stored_bits or FLOATS[name].bits)
+        yield name, "as it is", bits, partial(_cast, name=name)
     for name in ("float8_e4m3fn", "float8_e5m2", *_NARROW):
-        yield name, "scaled per row", FLOATS[name].bits + 32 / columns, partial(_scaled, name=name)
-    for bits in (8, 4, 2):
-        restricted, _, affine, _ = ways(bits)
-        name = f"int{bits}"
-        yield (
-            name,
-            "symmetric, per tensor",
-            float(bits),
-            partial(_by_column, way=restricted, whole=True),
-        )
-        yield (
-            name,
-            "symmetric, per row",
-            bits + 16 / columns,
-            partial(_by_block, way=restricted, block=columns),
-        )
-        yield (
-            name,
-            "symmetric, per column",
-            float(bits),
-            partial(_by_column, way=restricted, whole=False),
-        )
-        for block in (128, 64, 32):
-            if block < columns:
-                yield (
-                    name,
-                    f"symmetric, per {block}",
-                    bits + 16 / block,
-                    partial(_by_block, way=restricted, block=block),
-                )
-        block = min(128, columns)
-        yield (
-            name,
-            f"affine, per {block}",
-            bits + (16 + bits) / block,
-            partial(_by_block, way=affine, block=block),
-        )
+        per_row = 32 / columns  # a float32 scale
+        yield name, "scaled per row", FLOATS[name].bits + per_row, partial(_scaled, name=name)
+    for width in (8, 4, 2):
+        yield from _integers(width, columns)
     for name in _BLOCKS:
         yield name, "per block", BLOCKS[name].bits, partial(_block, name=name)
     for name in _GGML:
@@ -111,23 +71,43 @@ def _all(columns: int) -> Iterator[tuple[str, str, float, Trip]]:
             yield name, "per block", dtype(name).bits, partial(_ggml, name=name)
 
 
+def _integers(bits: int, columns: int) -> Iterator[tuple[str, str, float, Trip]]:
+    """Integers of so many bits: scales of 16 bits, and a zero as wide as a number where affine."""
+    restricted, _, affine, _ = ways(bits)
+    name = f"int{bits}"
+    by_column = partial(_by_column, way=restricted)
+    by_block = partial(_by_block, way=restricted)
+    yield name, "symmetric, per tensor", float(bits), partial(by_column, whole=True)
+    yield name, "symmetric, per row", bits + 16 / columns, partial(by_block, block=columns)
+    yield name, "symmetric, per column", float(bits), partial(by_column, whole=False)
+    for block in (128, 64, 32):
+        if block < columns:
+            how = f"symmetric, per {block}"
+            yield name, how, bits + 16 / block, partial(by_block, block=block)
+    block = min(128, columns)
+    each = bits + (16 + bits) / block
+    yield name, f"affine, per {block}", each, partial(_by_block, way=affine, block=block)
+
+
 def _cast(rows: Array, _: Summary, name: str) -> tuple[Array, int]:
+    """Each number rounded; how many are beyond the largest."""
     top = float(FLOATS[name].largest)
     return stored(rows, name), int((np.abs(rows) > top).sum())
 
 
 def _scaled(rows: Array, _: Summary, name: str) -> tuple[Array, int]:
     """Each row scaled so that its largest magnitude is the format's largest."""
-    most = np.abs(rows).max(axis=1, keepdims=True)
+    most = np.abs(rows).max(axis=1, keepdims=True)  # (rows, 1)
     scales = np.where(most > 0, most / float(FLOATS[name].largest), 1.0)
     return stored(rows / scales, name) * scales, 0
 
 
 def _by_column(rows: Array, summary: Summary, way: Way, whole: bool) -> tuple[Array, int]:
     """Scales that rows share: one for the tensor, or one per column."""
-    most = np.full(rows.shape[1], summary.largest) if whole else summary.columns
+    most = np.full(rows.shape[1], summary.largest) if whole else summary.columns  # (columns)
     scales = np.where(most > 0, most / way.highest, 1.0)
-    return np.clip(np.rint(rows / scales), way.lowest, way.highest) * scales, 0
+    codes = np.clip(np.rint(rows / scales), way.lowest, way.highest)  # (rows, columns)
+    return codes * scales, 0
 
 
 def _by_block(rows: Array, _: Summary, way: Way, block: int) -> tuple[Array, int]:
@@ -149,7 +129,9 @@ def _ggml(rows: Array, _: Summary, name: str) -> tuple[Array, int]:
 
 def _along_rows(rows: Array, block: int, quantise_flat: blocks.Quantise) -> tuple[Array, int]:
     """Blocks lie along rows, the last of a row filled up with zeros."""
-    short = -rows.shape[1] % block
-    wide = np.pad(rows, ((0, 0), (0, short))) if short else rows
+    columns = rows.shape[1]
+    short = -columns % block
+    wide = np.pad(rows, ((0, 0), (0, short))) if short else rows  # (rows, columns + short)
     coded = quantise_flat(np.ascontiguousarray(wide).reshape(-1))
-    return coded.values.reshape(wide.shape)[:, : rows.shape[1]], coded.clipped
+    back = coded.values.reshape(wide.shape)
+    return back[:, :columns], coded.clipped

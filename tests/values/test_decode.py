@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import gguf
@@ -13,12 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from llmcalc.formats.block import INTEGERS
+from llmcalc.formats.block import BLOCKS, INTEGERS
 from llmcalc.formats.codecs.block import NF4, quantiser
 from llmcalc.formats.codecs.decode import block, integers, nibbles, word
 from llmcalc.formats.codecs.scalar import KINDS
-from llmcalc.formats.floats import FLOATS
+from llmcalc.formats.codecs.unpack import unpack
 from tests.conftest import Ran
 
 Cli = Callable[..., Ran]
@@ -36,6 +36,13 @@ ELEMENTS = {
     "mxfp8_e5m2": ml_dtypes.float8_e5m2,
     "mxfp4": ml_dtypes.float4_e2m1fn,
 }
+
+
+def test_mxint8_is_an_int8_in_64ths(cli: Cli) -> None:
+    """OCP MX v1.0, 5.3.4: an implied scale of 2^-6."""
+    body = np.arange(-128, 128, 8, dtype=np.int8)
+    found = said(cli, "mxint8", "--bits", "0x80" + body.tobytes().hex())
+    assert [r["stored"] for r in found["rows"]] == (body / 64 * 2).tolist()
 
 
 @pytest.mark.parametrize("name", ELEMENTS)
@@ -66,16 +73,95 @@ def test_six_bits_are_packed_four_in_three(name: str) -> None:
 
 
 GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl")
+GRIDS = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 
 
-@pytest.mark.parametrize("name", [*GGML, "iq4_xs", "tq1_0", "tq2_0"])
-def test_blocks_of_ggml_are_what_gguf_reads(cli: Cli, name: str) -> None:
+def random_block(name: str) -> NDArray[np.uint8]:
     kind = gguf.GGMLQuantizationType[name.upper()]
-    n = gguf.GGML_QUANT_SIZES[kind][1]
-    data = RNG.integers(0, 60, n, dtype=np.uint8)
-    want = gguf.quants.dequantize(data[None], kind)[0]
-    rows = said(cli, name, "--bits", "0x" + data.tobytes().hex())["rows"]
-    np.testing.assert_array_equal([r["stored"] for r in rows], want.astype(np.float64))
+    return RNG.integers(0, 256, gguf.GGML_QUANT_SIZES[kind][1], dtype=np.uint8)
+
+
+def read_by_gguf(name: str, data: NDArray[np.uint8]) -> Any:
+    kind = gguf.GGMLQuantizationType[name.upper()]
+    with np.errstate(all="ignore"):
+        return gguf.quants.dequantize(data[None], kind)[0]
+
+
+@pytest.mark.parametrize("name", [*GGML, *GRIDS, "iq4_xs", "tq1_0", "tq2_0"])
+def test_blocks_of_ggml_are_what_gguf_reads(cli: Cli, name: str) -> None:
+    data = random_block(name) % np.uint8(60)  # no float16 that is infinite
+    want = read_by_gguf(name, data)
+    found = said(cli, name, "--bits", "0x" + data.tobytes().hex())
+    np.testing.assert_array_equal([r["stored"] for r in found["rows"]], want.astype(np.float64))
+    assert "little-endian" in found["notes"][0] and BLOCKS[name].layout in found["notes"][0]
+    assert all((r["code"] is None) == (name in GRIDS) for r in found["rows"])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", [*GGML, "iq4_xs", "tq1_0", "tq2_0", "nvfp4"])
+def test_codes_and_scales_of_ggml_make_what_gguf_reads(name: str) -> None:
+    """The formula of the format, in float32, by codes and scales out of blocks of any bits."""
+    numbers = getattr(gguf.quants, "IQ4_NL" if name.startswith("iq4") else "NVFP4").kvalues
+    less = {"q4_0": 8, "q5_0": 16, "q3_k": 4, "q6_k": 32}.get(name, 0)
+    for _ in range(30):
+        data = random_block(name)
+        want = read_by_gguf(name, data)
+        found = unpack(name, data.tobytes())
+        assert found is not None and len(found.codes) == len(want)
+        codes = np.array(found.codes, np.float32) - np.float32(less)
+        if name.startswith("iq4"):
+            codes = np.array(numbers, np.float32)[found.codes]
+        elif name == "nvfp4":
+            codes = np.array(numbers, np.float32)[found.codes] / np.float32(2)  # doubled there
+        scales = np.array(found.scales, np.float32)
+        got = np.repeat(scales, len(want) // len(scales)) * codes
+        if found.offsets is not None:
+            offsets = np.array(found.offsets, np.float32)
+            more = np.repeat(offsets, len(want) // len(offsets))
+            got = got + more if name in ("q4_1", "q5_1") else got - more
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_block_of_ggml_is_taken_apart(cli: Cli) -> None:
+    """ggml-common.h's q4_1: d = 1 (0x3c00), m = -2 (0xc000), then nibbles, the low halves first."""
+    data = bytes([0x00, 0x3C, 0x00, 0xC0, 0x7E, *[0] * 15])
+    found = said(cli, "q4_1", "--bits", "0x" + data.hex())
+    rows = found["rows"]
+    assert [(rows[i]["code"], rows[i]["scale"], rows[i]["stored"]) for i in (0, 1, 16)] == [
+        (14, 1, 12),
+        (0, 1, -2),
+        (7, 1, 5),
+    ]
+    assert "m: -2" in found["notes"]
+    assert any("low halves are the first 16 elements" in note for note in found["notes"])
+
+
+def test_nvfp4_of_ggml_has_four_scales(cli: Cli) -> None:
+    """ggml's block is 64 numbers in 36 bytes; the bytes of 9 are one of four scales."""
+    data = random_block("nvfp4") & np.uint8(0x77)
+    want = read_by_gguf("nvfp4", data)
+    found = said(cli, "nvfp4", "--bits", "0x" + data.tobytes().hex())
+    assert [r["stored"] for r in found["rows"]] == want.astype(float).tolist()
+    assert "one per 16" in found["notes"][0]
+    assert any("first 8 elements" in note for note in found["notes"])
+
+
+def test_a_format_that_gguf_does_not_read_is_named(cli: Cli) -> None:
+    ran = cli("dtype", "q8_1", "--bits", "0x" + "00" * 36)
+    assert ran.code == 3 and "q8_1, which the gguf package does not read back" in ran.err
+    assert "tensor" not in ran.err
+
+
+def test_a_scale_that_is_nan_is_said_to_be(cli: Cli) -> None:
+    """OCP MX v1.0: the whole block is NaN; ggml_e8m0_to_fp32_half goes on to 2^128."""
+    data = bytes([255]) + RNG.integers(0, 256, 16, dtype=np.uint8).tobytes()
+    want = read_by_gguf("mxfp4", np.frombuffer(data, np.uint8)).astype(float)
+    found = said(cli, "mxfp4", "--bits", "0x" + data.hex())
+    assert {r["stored"] for r in found["rows"]} == {"nan"}
+    assert [float(r["ggml"]) for r in found["rows"]] == want.tolist()
+    assert "0xff is NaN" in found["notes"][-1]
+    fine = said(cli, "mxfp4", "--bits", "0x7e" + "21" * 16)
+    assert not any("NaN" in note for note in fine["notes"])
 
 
 def test_mxfp4_lies_in_two_orders(cli: Cli) -> None:
@@ -83,7 +169,7 @@ def test_mxfp4_lies_in_two_orders(cli: Cli) -> None:
     data = bytes([126]) + RNG.integers(0, 256, 16, dtype=np.uint8).tobytes()
     kind = gguf.GGMLQuantizationType.MXFP4
     want = gguf.quants.dequantize(np.frombuffer(data, np.uint8)[None], kind)[0]
-    found = said(cli, "mxfp4", "--bits", data.hex())
+    found = said(cli, "mxfp4", "--bits", "0x" + data.hex())
     assert [r["ggml"] for r in found["rows"]] == want.astype(float).tolist()
     assert [r["code"] for r in found["rows"]] == nibbles(data[1:])
     assert "neighbours" in " ".join(found["notes"]) and "ggml" in " ".join(found["notes"])
@@ -133,6 +219,12 @@ def test_words_of_gptq_and_awq(cli: Cli) -> None:
     assert word("gptq", gptq) == word("awq", awq) == codes
     rows = said(cli, "awq", "--bits", hex(awq), "--scale", 0.5, "--zero", 8)["rows"]
     assert [r["stored"] for r in rows] == [(c - 8) / 2 for c in codes]
+    for scheme, order in (
+        ("gptq", "in order, the lowest first"),
+        ("awq", "0, 2, 4, 6, 1, 3, 5, 7"),
+    ):
+        notes = said(cli, scheme.upper(), "--bits", "0x76543210")["notes"]
+        assert order in notes[0] and "lowest byte lies first in memory" in notes[1]
 
 
 def test_the_two_checkpoint_formats_of_gptq(cli: Cli) -> None:
@@ -157,34 +249,12 @@ def test_affine_with_and_without_widening(cli: Cli) -> None:
     assert not any("symmetric" in note for note in signed["notes"])
 
 
-@pytest.mark.parametrize("name", [n for n in KINDS if n in FLOATS and n != "float64"])
-def test_specials_are_those_of_ml_dtypes(name: str) -> None:
-    """Signs of infinities, NaN and -0, and what is too large, without saturation."""
-    form, kind = FLOATS[name], KINDS[name]
-    unsigned = {8: np.uint8, 16: np.uint16, 32: np.uint32}[max(8, 8 * np.dtype(kind).itemsize)]
-    beyond = float(form.largest) * 4
-    for value in ("inf", "-inf", "nan", beyond, -beyond):
-        if form.kind == "finite" and value == "nan":
-            continue  # there is none; ml_dtypes stores -0
-        ours = form.encode(Fraction(value) if isinstance(value, float) else value)
-        with np.errstate(all="ignore"):
-            theirs = np.array(float(value), np.float32).astype(kind)
-            is_nan = bool(np.isnan(theirs.astype(np.float32)))
-        code = int(theirs.view(unsigned)) & ((1 << form.bits) - 1)
-        if not is_nan:
-            assert ours == code, (value, hex(ours), hex(code))
-            continue
-        assert form.decode(ours) == "nan"
-        if value != "nan" and form.sign and form.kind != "fnuz":
-            assert ours >> (form.bits - 1) == code >> (form.bits - 1), value
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("mxfp4", "--bits", "0x7"), "digits"),
+        (("mxfp4", "--bits", "0x7"), "hexadecimal digit"),
         (("mxfp4", "--bits", "0x7f"), "a block of mxfp4 has 17"),
-        (("q4_k", "--bits", "zz"), "hexadecimal"),
+        (("q4_k", "--bits", "0xzz"), "hexadecimal"),
         (("nf4_double", "--bits", "0x00"), "several tensors"),
         (("gptq", "--bits", "0x1ffffffff"), "more bits than an int32"),
         (("gptq", "--codes", "16", "--scale", 1), "from 0 to 15"),

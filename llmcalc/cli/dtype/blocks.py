@@ -95,14 +95,11 @@ def piece_bytes(name: str, inputs: int, outputs: int) -> dict[str, int]:
 def facts_of(found: Integer | Block) -> list[Fact]:
     """What a single format's page says under its row."""
     if isinstance(found, Integer):
-        return [
-            Fact("levels", found.highest - found.lowest + 1, "levels"),
-            Fact(
-                "affine",
-                "q = round(x/s) + z;  x̂ = (q - z)·s;  s = (max - min)/(q_max - q_min)",
-                "quantisation",
-            ),
-        ]
+        levels = Fact("levels", found.highest - found.lowest + 1, "levels")
+        if found.name == "ternary":
+            return [levels]  # no one rule makes numbers of it
+        rule = "q = round(x/s) + z;  x̂ = (q - z)·s;  s = (max - min)/(q_max - q_min)"
+        return [levels, Fact("affine", rule, "affine quantisation")]
     formula = f"8·{found.size}/{found.block} = {found.bits:.10g}"
     facts = [
         Fact("layout", found.layout, "one block"),
@@ -132,30 +129,33 @@ def stored(found: Integer | Block, numbers: list[Number], only: str | None) -> V
             for i, (word, x) in enumerate(zip(words, finite, strict=True))
         ]
         facts.append(Fact(f"clipped_{rule or 'values'}", coded.clipped))
-    columns = [
+    return View(
+        kind="dtype/1",
+        title=f"{len(numbers)} number{'' if len(numbers) == 1 else 's'} in {found.name}",
+        columns=_columns(found, result),
+        rows=result,
+        facts=facts,
+        notes=_notes(found, {row["rule"] for row in result}, set(finite)),
+    )
+
+
+def _columns(found: Integer | Block, rows: list[dict[str, Any]]) -> list[Column]:
+    """The columns, without those that nothing is known for."""
+    ruled = any(row["rule"] for row in rows)
+    known = any(row["scale"] is not None for row in rows)
+    point = Column("zero_point", "zero point", short, right=True)
+    return [
         Column("value", "number"),
         Column("dtype", "dtype"),
-        Column("rule", "rule", lambda r: r or ""),
-        Column("scale", "scale", short, right=True),
-        *(
-            [Column("zero_point", "zero point", short, right=True)]
-            if isinstance(found, Integer)
-            else []
-        ),
-        Column("scaled", "x / scale", short, right=True),
-        Column("code", "code", short, right=True),
+        Column("rule", "rule", lambda r: r or "", shown=ruled),
+        Column("scale", "scale", short, right=True, shown=known),
+        *([point] if isinstance(found, Integer) else []),
+        Column("scaled", "x / scale", short, right=True, shown=known),
+        Column("code", "code", short, right=True, shown=known),
         Column("stored", "stored", short, right=True),
         Column("error", "error", short, right=True),
         Column("note", "", lambda n: n or ""),
     ]
-    return View(
-        "dtype/1",
-        f"{len(numbers)} numbers in {found.name}",
-        columns,
-        result,
-        facts,
-        notes=_notes(found, {row["rule"] for row in result}),
-    )
 
 
 def _finite(word: str, value: Value, name: str) -> Fraction:
@@ -235,25 +235,49 @@ def _note(found: Integer | Block, scaled: float | None) -> str | None:
         or abs(scaled) <= largest(found.name)
     ):
         return None
-    return f"clipped to {largest(found.name):g}"
+    top = largest(found.name)
+    return f"clipped to {top if scaled > 0 else -top:g}"
 
 
-def _notes(found: Integer | Block, rules: set[str]) -> list[str]:
+_SAID = {
+    "symmetric": "symmetric: s = max|x| / ((q_max - q_min)/2), z = 0",
+    "affine": "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range "
+    "widened to hold 0",
+    "affine, range not widened": "range not widened: the same of the numbers alone, "
+    "z clamped into the codes",
+    "floor": "floor: scale 2^(floor(log2 max|x|) - emax), the OCP rule, which may clip",
+    "ceil": "ceil: the least power of two that clips nothing",
+}
+"""What each rule does, under its name in the rows."""
+
+
+def _notes(found: Integer | Block, rules: set[str], numbers: set[Fraction]) -> list[str]:
     """What the rules that are shown do, and no others."""
-    said = {
-        "symmetric": "symmetric: s = max|x| / ((q_max - q_min)/2), z = 0",
-        "affine": "affine: s = (max - min)/(q_max - q_min), z = round(q_min - min/s), the range "
-        "widened to hold 0",
-        "affine, range not widened": "range not widened: the same of the numbers alone, "
-        "z clamped into the codes",
-        "floor": "floor: scale 2^(floor(log2 max|x|) - emax), the OCP rule, which clips",
-        "ceil": "ceil: the least power of two that clips nothing",
-    }
     shown = {"symmetric" if rule.startswith("symmetric") else rule for rule in rules}
-    notes = [text for rule, text in said.items() if rule in shown]
+    notes = [text for rule, text in _SAID.items() if rule in shown]
     if isinstance(found, Integer):
         notes.insert(0, "q = round(x/s) + z, halves to even, x̂ = (q - z)·s")
+        return notes + _without_range(rules, numbers)
+    if found.name == "nvfp4":
+        notes.append("scale: an e4m3 number per 16, times the tensor's float32 max|x|/(448·6)")
+    elif found.name in ("nf4", "bnb_fp4"):
+        notes.append("scale: max|x| of 64 numbers; code: the nearest of the table's 16 levels")
+    elif not found.name.startswith("mx"):
+        notes.append(
+            "rounded by the gguf package's quantiser, which tells neither codes nor scales"
+        )
     return notes
+
+
+def _without_range(rules: set[str], numbers: set[Fraction]) -> list[str]:
+    """Which rules had no range to divide, so that their scale is 1 by no formula."""
+    from llmcalc.formats.codecs.integer import NARROW
+
+    if numbers == {0}:
+        return ["zeros have no range: s = 1"]
+    if len(numbers) == 1 and NARROW in rules:
+        return ["one value has no range of its own: there s = 1"]
+    return []
 
 
 def short(x: Any) -> str:

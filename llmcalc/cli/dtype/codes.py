@@ -22,7 +22,8 @@ def as_bytes(text: str) -> bytes:
         raise InputError(f"--bits has {len(digits)} digits; at most {_LONGEST} are read")
     if len(digits) % 2 or not digits:
         raise InputError(
-            f"--bits {shorten(text)!r} has {len(digits)} hexadecimal digits; bytes have two each"
+            f"--bits {shorten(text)!r} has {_counted(len(digits), 'hexadecimal digit')}; "
+            "bytes have two each"
         )
     try:
         return bytes.fromhex(digits)
@@ -47,7 +48,7 @@ def of_block(found: Block, text: str) -> View:
         Column("ggml", "in ggml's order", short, right=True, shown=rows[0]["ggml"] is not None),
     ]
     title = f"one block of {found.name}: {len(rows)} numbers in {len(as_bytes(text))} bytes"
-    return View("dtype/1", title, columns, rows, notes=decoded.order)
+    return View(kind="dtype/1", title=title, columns=columns, rows=rows, notes=decoded.order)
 
 
 def of_integers(found: Integer, text: str) -> View:
@@ -57,10 +58,24 @@ def of_integers(found: Integer, text: str) -> View:
     if found.name == "ternary":
         raise InputError("ternary codes are packed in several ways", hint="dtype tq2_0 --bits ...")
     values = integers(found, as_bytes(text))
-    rows = [{"index": i, "stored": value} for i, value in enumerate(values)]
-    columns = [Column("index", "element", right=True), Column("stored", "value", right=True)]
-    notes = [f"{8 // found.bits} in a byte, the lowest bits first"] if found.bits < 8 else []
-    return View("dtype/1", f"{len(rows)} numbers of {found.name}", columns, rows, notes=notes)
+    rows = [
+        {"index": i, "code": value & ((1 << found.bits) - 1), "stored": value}
+        for i, value in enumerate(values)
+    ]
+    columns = [
+        Column("index", "element", right=True),
+        Column("code", "code", right=True),
+        Column("stored", "value", right=True),
+    ]
+    notes = ["bytes as they lie in memory"]
+    if found.bits < 8:
+        notes[0] += f": {8 // found.bits} in a byte, the lowest bits first"
+    title = f"{_counted(len(rows), 'number')} of {found.name}"
+    return View(kind="dtype/1", title=title, columns=columns, rows=rows, notes=notes)
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def of_word(scheme: str, text: str, scale: float | None, zero: int | None) -> View:
@@ -102,7 +117,8 @@ def of_codes(
             Column("zero_point", "zero point", right=True),
             Column("stored", "value", short, right=True),
         ]
-    return View("dtype/1", f"{len(codes)} codes of {name}", columns, rows, notes=order)
+    title = f"{_counted(len(codes), 'code')} of {name}"
+    return View(kind="dtype/1", title=title, columns=columns, rows=rows, notes=order)
 
 
 def _rules(name: str, zero: int) -> list[tuple[str, int]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +17,9 @@ from llmcalc.cli.output.pictures import as_bars, by_bytes
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
 from llmcalc.errors import InputError
-from llmcalc.formats.block import BLOCKS, Integer, find
-from llmcalc.formats.element import DTYPES, dtype
+from llmcalc.formats.block import BLOCKS, INTEGERS, Integer, find
+from llmcalc.formats.element import DTYPES, find_dtype
+from llmcalc.text import shorten
 from llmcalc.units import exact, size
 
 
@@ -97,11 +99,8 @@ def show(asked: Questions, output: OutputOptions) -> None:
     llmcalc dtype q4_k_m --model llama-3-8b
     llmcalc dtype --tensor model.safetensors:lm_head.weight
     """
-    asks = (asked.value, asked.bits, asked.codes, asked.params, asked.model, asked.tensor)
-    if sum(x is not None for x in asks) > 1:
-        raise InputError(
-            "--value, --bits, --codes, --params, --model and --tensor are different questions"
-        )
+    if len(_asks(asked)) > 1:
+        raise InputError(f"{' and '.join(_asks(asked))} are different questions")
     if asked.live:
         _live(asked, output)
         return
@@ -110,10 +109,30 @@ def show(asked: Questions, output: OutputOptions) -> None:
     write(_answer(asked, output.si), output)
 
 
+def _asks(asked: Questions) -> list[str]:
+    """The questions that are asked, by their options."""
+    asks = {
+        "--value": asked.value,
+        "--bits": asked.bits,
+        "--codes": asked.codes,
+        "--params": asked.params,
+        "--model": asked.model,
+        "--tensor": asked.tensor,
+    }
+    return [option for option, given in asks.items() if given is not None]
+
+
 def _live(asked: Questions, output: OutputOptions) -> None:
-    asks = (asked.value, asked.bits, asked.codes, asked.params, asked.model, asked.tensor)
-    if any(x is not None for x in asks):
-        raise InputError("--live casts its own numbers; it goes with a FORMAT alone")
+    """Casts on a device, which take a format and nothing else."""
+    details = {
+        "--symmetric": asked.symmetric,
+        "--affine": asked.affine,
+        "--scale": asked.scale is not None,
+        "--zero": asked.zero is not None,
+    }
+    others = _asks(asked) + [option for option, given in details.items() if given]
+    if others:
+        raise InputError(f"--live casts its own numbers: {others[0]} does nothing there")
     from llmcalc.cli.measured import need_live
 
     need_live()
@@ -131,10 +150,11 @@ def _answer(asked: Questions, si: bool) -> View:
     if only and (asked.symmetric == asked.affine or not asked.value):
         raise InputError("--symmetric and --affine are two ways for --value in an integer format")
     scaled = asked.scale is not None or asked.zero is not None
-    if scaled and asked.codes is None and not (asked.bits and name in PACKED):
+    packed_word = asked.bits is not None and name is not None and name.lower() in PACKED
+    if scaled and asked.codes is None and not packed_word:
         raise InputError("--scale and --zero go with --codes, or with --bits of gptq and awq")
     if asked.codes is not None:
-        return _codes(asked)
+        return _with_names(_codes(asked, asked.codes))
     if asked.model is not None:
         from llmcalc.cli.dtype.model import of_model
 
@@ -146,10 +166,22 @@ def _answer(asked: Questions, si: bool) -> View:
     if asked.params is not None:
         return _memory(count_in("--params", asked.params), name, si)
     if asked.value:
-        return _values(name, asked.value, only)
+        return _with_names(_values(name, asked.value, only))
     if asked.bits is None:
         return floats.limits(name)
-    return _bits(asked, asked.bits)
+    return _with_names(_bits(asked, asked.bits))
+
+
+def _with_names(view: View) -> View:
+    """Infinities and NaN by their names, since JSON has no numbers for them."""
+    rows = [
+        {
+            key: str(x) if isinstance(x, float) and not math.isfinite(x) else x
+            for key, x in row.items()
+        }
+        for row in view.rows
+    ]
+    return replace(view, rows=rows)
 
 
 def _bits(asked: Questions, text: str) -> View:
@@ -158,25 +190,65 @@ def _bits(asked: Questions, text: str) -> View:
         raise InputError("--bits needs a format", hint="llmcalc dtype bf16 --bits 0x3f80")
     name = asked.name.lower()
     if name in PACKED:
-        return of_word(name, text, asked.scale, asked.zero)
+        _must_begin(text, "0x", "0b")
+        if asked.scale is not None or asked.zero is not None:
+            _must_scale(asked.scale, asked.zero, name)
+        view = of_word(name, text, asked.scale, asked.zero)
+        return replace(view, notes=[*view.notes, _IN_MEMORY])
     found = find(name)
-    if isinstance(found, Integer):
-        return of_integers(found, text)
-    if found is not None:
-        return of_block(found, text)
-    form = floats.named(name)
-    return floats.stored([form], [floats.from_bits(form, text)])
+    if found is None:
+        form = floats.named(name)
+        _must_begin(text, "0x", "0b")
+        return floats.from_bits(form, text)
+    _must_begin(text, "0x")
+    return of_integers(found, text) if isinstance(found, Integer) else of_block(found, text)
 
 
-def _codes(asked: Questions) -> View:
+_IN_MEMORY = "the int32 is written as a number; its lowest byte lies first in memory"
+
+
+def _must_begin(text: str, *starts: str) -> None:
+    """A code says its base: 10 is sixteen to one reader and ten to another."""
+    if not text.strip().lower().startswith(starts):
+        raise InputError(
+            f"--bits {shorten(text)!r} is no hexadecimal number that begins with 0x, such as 0x7e"
+        )
+
+
+def _codes(asked: Questions, text: str) -> View:
     """Codes with a scale and a zero point."""
-    if asked.name is None or asked.codes is None:
+    if asked.name is None:
         raise InputError("--codes needs a format", hint="llmcalc dtype gptq --codes 3,15 ...")
-    if asked.scale is None:
-        raise InputError("--codes needs --scale", hint="--scale 0.01 --zero 8")
     known = find(asked.name)
     name = known.name if known is not None else asked.name.lower()
-    return of_codes(name, codes_in(name, asked.codes), asked.scale, asked.zero)
+    codes = codes_in(name, text)
+    _must_scale(asked.scale, asked.zero, name)
+    return of_codes(name, codes, asked.scale, asked.zero)
+
+
+def _must_scale(scale: float | None, zero: int | None, name: str) -> None:
+    """A scale that is a number, and a zero point that is a code.
+
+    A scheme's zero point has no default: its symmetric codes lie around 8, which GPTQ's first
+    checkpoint format stores as 7.
+    """
+    if scale is None:
+        raise InputError("codes become numbers by --scale", hint="--scale 0.01 --zero 8")
+    if not math.isfinite(scale):
+        raise InputError(f"--scale is {scale}; it must be a finite number")
+    if zero is None:
+        if name in PACKED:
+            usual = "7 in checkpoint format v1, 8 in v2" if name == "gptq" else "8"
+            raise InputError(
+                f"codes of {name} need --zero, as it is stored",
+                hint=f"symmetric codes have {usual}",
+            )
+        return
+    form = INTEGERS["uint4" if name in PACKED else name]
+    if not form.lowest <= zero <= form.highest:
+        raise InputError(
+            f"--zero {shorten(str(zero))} is not from {form.lowest} to {form.highest} ({form.name})"
+        )
 
 
 def _values(name: str | None, texts: list[str], only: str | None) -> View:
@@ -198,21 +270,12 @@ def _memory(n: int, name: str | None, si: bool) -> View:
         raise InputError(f"--params is {n}; it must be at least 1")
     if name is not None:
         floats.no_mix(name)
-    block = BLOCKS.get(getattr(find(name), "name", "")) if name is not None else None
-    names = (
-        [block.name] if block else [dtype(name).name] if name is not None else [*DTYPES, *BLOCKS]
-    )
-    rows = []
-    for form in dict.fromkeys(names):
-        if form in BLOCKS:
-            pieces = packed.memory(BLOCKS[form], n)
-            n_bytes, bits = sum(b for _, b in pieces), BLOCKS[form].bits
-        else:
-            pieces, n_bytes, bits = [], DTYPES[form].bytes_for(n), DTYPES[form].bits
-        rows.append(
-            {"dtype": form, "bits_per_weight": bits, "bytes": n_bytes}
-            | {f"{k}_bytes": b for k, b in pieces}
-        )
+    found = find(name) if name is not None else None
+    block = BLOCKS.get(found.name) if found is not None else None
+    if name is None:
+        rows = [_bytes_in(form, n) for form in dict.fromkeys([*DTYPES, *BLOCKS])]
+    else:
+        rows = [_bytes_in(found.name if found is not None else _scalar(name), n)]
     facts = []
     if block is not None:
         facts = [Fact(f"{k}_bytes", b, f"{k} bytes", exact) for k, b in packed.memory(block, n)]
@@ -232,4 +295,34 @@ def _memory(n: int, name: str | None, si: bool) -> View:
     ]
     title = f"{exact(n)} parameters"
     drawn = partial(as_bars, title, rows, "dtype", "bytes", "bytes", by_bytes(si))
-    return View("dtype/1", title, columns, rows, facts, notes=notes, picture=drawn)
+    return View(
+        kind="dtype/1",
+        title=title,
+        columns=columns,
+        rows=rows,
+        facts=facts,
+        notes=notes,
+        picture=drawn,
+    )
+
+
+def _scalar(name: str) -> str:
+    """A format without blocks by its own name: stored in files, or computed in alone."""
+    known = find_dtype(name)
+    return known.name if known is not None else floats.named(name).name
+
+
+def _bytes_in(form: str, n: int) -> dict[str, Any]:
+    """So many parameters in one format: bits of each, bytes, and the pieces of a block."""
+    pieces = packed.memory(BLOCKS[form], n) if form in BLOCKS else []
+    if form in BLOCKS:
+        bits: float = BLOCKS[form].bits
+        n_bytes = sum(piece for _, piece in pieces)
+    elif form in DTYPES:
+        bits = DTYPES[form].bits
+        n_bytes = DTYPES[form].bytes_for(n)
+    else:
+        bits = INTEGERS[form].bits if form in INTEGERS else floats.bits_in_memory(form)
+        n_bytes = math.ceil(n * bits / 8)
+    row: dict[str, Any] = {"dtype": form, "bits_per_weight": bits, "bytes": n_bytes}
+    return row | {f"{key}_bytes": piece for key, piece in pieces}

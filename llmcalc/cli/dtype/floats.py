@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
 from llmcalc.cli.dtype import blocks as packed
+from llmcalc.cli.dtype.codes import PACKED
 from llmcalc.cli.output.pictures import formats
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.errors import InputError
@@ -20,10 +22,12 @@ from llmcalc.text import shorten
 def named(name: str) -> Float:
     """The scalar float of that name in any spelling; another format is an InputError."""
     known = find_dtype(name)
-    key = known.name if known is not None else name.lower()
-    if key in FLOATS:
-        return FLOATS[key]
-    dtype(name)  # a name that nobody knows is an error here
+    own = name.lower().removeprefix("torch.").replace("-", "_")
+    for key in (known.name if known is not None else own, f"float8_{own}"):
+        if key in FLOATS:
+            return FLOATS[key]
+    no_mix(name)
+    key = dtype(name).name  # a name that nobody knows is an error here
     raise InputError(
         f"{key} is no scalar float",
         hint=f"`llmcalc list dtypes` has its size; floats: {', '.join(FLOATS)}",
@@ -45,18 +49,27 @@ def number(word: str) -> tuple[str, Value]:
     return word, "-0" if not number and text.startswith("-") else number
 
 
-def from_bits(form: Float, text: str) -> tuple[str, Value]:
-    """A code of the format, or of float32 where it has more bits than the format."""
+def from_bits(form: Float, text: str) -> View:
+    """A code of the format, or of float32 where it has more bits than the format, as a number."""
     try:
         code = int(text, 0)
     except ValueError:
         raise InputError(
             f"--bits {shorten(text)!r} is not a code such as 0x3f80 or 0b0101"
         ) from None
-    source = form if 0 <= code < 1 << form.bits else FLOATS["float32"]
+    if 0 <= code < 1 << form.bits:
+        return _shown([_row(form, text, form.decode(code), code)])
+    source = FLOATS["float32"]
     if not 0 <= code < 1 << source.bits:
-        raise InputError(f"--bits {text} has more bits than {source.name}")
-    return text, source.decode(code)
+        most = max(form.bits, source.bits)
+        raise InputError(f"--bits {shorten(text)} has more bits than {most}, those of a code")
+    read = f"{text} has more than {form.bits} bits: it is read as float32 and converted"
+    return _shown([_row(form, text, source.decode(code))], [read])
+
+
+def bits_in_memory(name: str) -> int:
+    """The bits that a scalar float takes in memory, which for TF32 are more than its own."""
+    return FLOATS[name].stored_bits or FLOATS[name].bits
 
 
 def every() -> list[Float]:
@@ -65,12 +78,18 @@ def every() -> list[Float]:
 
 
 def no_mix(name: str) -> None:
-    """A GGUF file type is no format of numbers: an InputError that says where it is one."""
+    """File types and schemes of matrices are no formats of numbers: an InputError says where."""
     mixed = file_type(name)
     if find_dtype(name) is None and mixed is not None:
         raise InputError(
             f"{mixed} is a GGUF file type, a mix of formats by tensor",
             hint=f"llmcalc dtype {mixed} --model gpt2",
+        )
+    if packed.is_scheme(name.lower()):
+        asked = ", --codes or --bits" if name.lower() in PACKED else ""
+        raise InputError(
+            f"{name.lower()} is a way to store matrices, not a format of single numbers",
+            hint=f"llmcalc dtype {name.lower()} with --model{asked}",
         )
 
 
@@ -78,36 +97,55 @@ def limits(name: str | None) -> View:
     """Bits and limits, one format per row: all that there are, or one and how it is laid out."""
     block = find(name) if name is not None else None
     if block is not None:
-        row = packed.row_of(block)
-        return View("dtype/1", block.name, _filled(row), [row], packed.facts_of(block))
+        return _single(block.name, packed.row_of(block), packed.facts_of(block))
     if name is not None and packed.is_scheme(name.lower()):
-        row = packed.scheme_row(name.lower())
-        return View("dtype/1", name.lower(), _filled(row), [row], packed.scheme_facts(name.lower()))
+        scheme = name.lower()
+        return _single(scheme, packed.scheme_row(scheme), packed.scheme_facts(scheme))
     if name is None:
         rows = [_limits(f) for f in every()] + packed.rows()
         return View(
-            "dtype/1",
-            f"{len(rows)} formats",
-            _COLUMNS,
-            rows,
+            kind="dtype/1",
+            title=f"{len(rows)} formats",
+            columns=_COLUMNS,
+            rows=rows,
             picture=partial(formats, "bits", rows),
         )
     no_mix(name)
     f = named(name)
-    facts = [Fact("layout", "s" * f.sign + "e" * f.exponent + "m" * f.mantissa, "layout")]
-    facts.append(Fact("value", f"(-1)^s·2^(e - {f.bias})·(1 + m/{2**f.mantissa})", "a code means"))
-    if f.kind != "scale":
-        facts.append(Fact("subnormal", f"(-1)^s·2^{1 - f.bias}·m/{2**f.mantissa}", "where e is 0"))
     row = _limits(f)
     return View(
-        "dtype/1", f.name, _filled(row), [row], facts, picture=partial(formats, f.name, [row])
+        kind="dtype/1",
+        title=f.name,
+        columns=_filled(row),
+        rows=[row],
+        facts=_meaning(f),
+        picture=partial(formats, f.name, [row]),
     )
+
+
+def _single(name: str, row: dict[str, Any], facts: list[Fact]) -> View:
+    return View(kind="dtype/1", title=name, columns=_filled(row), rows=[row], facts=facts)
+
+
+def _meaning(f: Float) -> list[Fact]:
+    """How a code is laid out, and the formula of its number."""
+    layout = Fact("layout", "s" * f.sign + "e" * f.exponent + "m" * f.mantissa, "layout")
+    if f.kind == "scale":
+        return [layout, Fact("value", f"2^(e - {f.bias})", "a code means")]
+    part = 2**f.mantissa
+    normal = f"(-1)^s·2^(e - {f.bias})·(1 + m/{part})"
+    subnormal = f"(-1)^s·2^{1 - f.bias}·m/{part}"
+    return [
+        layout,
+        Fact("value", normal, "a code means"),
+        Fact("subnormal", subnormal, "where e is 0"),
+    ]
 
 
 def _limits(f: Float) -> dict[str, Any]:
     return {
         "dtype": f.name,
-        "bits": f.stored_bits or f.bits,
+        "bits": bits_in_memory(f.name),
         "block": 1,
         "block_bytes": None,
         "sign": f.sign,
@@ -154,7 +192,10 @@ def _filled(row: dict[str, Any]) -> list[Column]:
 
 def stored(formats: list[Float], numbers: list[tuple[str, Value]]) -> View:
     """Every number in every format: its code, what is really stored, the error, the neighbours."""
-    rows = [_row(f, word, number) for word, number in numbers for f in formats]
+    return _shown([_row(f, word, number) for word, number in numbers for f in formats])
+
+
+def _shown(rows: list[dict[str, Any]], notes: Sequence[str] = ()) -> View:
     columns = [
         Column("value", "number"),
         Column("dtype", "dtype"),
@@ -169,28 +210,26 @@ def stored(formats: list[Float], numbers: list[tuple[str, Value]]) -> View:
         Column("above", "next above", packed.short, right=True),
         Column("note", "", lambda n: n or ""),
     ]
-    return View("dtype/1", "numbers as they are stored: to nearest, ties to even", columns, rows)
+    return View(
+        kind="dtype/1",
+        title="numbers as they are stored: to nearest, ties to even",
+        columns=columns,
+        rows=rows,
+        notes=notes,
+    )
 
 
-def _row(f: Float, word: str, number: Value) -> dict[str, Any]:
+def _row(f: Float, word: str, number: Value, code: int | None = None) -> dict[str, Any]:
+    """A number in a format; ``code`` is its own code where that is what was asked for."""
     row: dict[str, Any] = {"value": word, "dtype": f.name, "note": None}
     try:
-        code, saturated = f.encode(number), f.decode(f.encode(number, saturate=True))
+        if code is None:
+            code = f.encode(number)
+        saturated = f.decode(f.encode(number, saturate=True))
     except InputError as refusal:
         return {**row, "note": str(refusal)}
     stored = f.decode(code)
     below, above = f.neighbours(code)
-    if isinstance(number, Fraction):
-        if isinstance(stored, str) and stored != "-0":
-            row["note"] = (
-                "overflow" if number > f.largest or number < -f.largest else "not in the format"
-            )
-        elif number and (stored == "-0" or not stored):
-            row["note"] = "underflow to 0"
-        elif isinstance(stored, Fraction) and abs(stored) == f.largest and abs(number) > f.largest:
-            row["note"] = "the largest: more is not there" if f.kind == "finite" else None
-        elif isinstance(stored, Fraction) and stored and abs(stored) < f.smallest_normal:
-            row["note"] = "subnormal"
     got = Fraction(0) if stored == "-0" else stored
     error = got - number if isinstance(number, Fraction) and isinstance(got, Fraction) else None
     relative = (
@@ -200,6 +239,7 @@ def _row(f: Float, word: str, number: Value) -> dict[str, Any]:
     )
     return {
         **row,
+        "note": _remark(f, number, stored),
         "bits": _drawn(f, code),
         "hex": f"0x{code:0{-(-f.bits // 4)}x}",
         "stored": _plain(stored),
@@ -210,6 +250,31 @@ def _row(f: Float, word: str, number: Value) -> dict[str, Any]:
         "below": _plain(below),
         "above": _plain(above),
     }
+
+
+def _remark(f: Float, number: Value, stored: Value) -> str | None:
+    """What became of a number where more happened to it than rounding."""
+    if number in ("inf", "-inf"):
+        if stored == number:
+            return None
+        return f"no infinity: {'NaN' if stored == 'nan' else 'the largest'}"
+    if number == "-0":
+        return None if stored == number else f"no -0: {'NaN' if stored == 'nan' else 0}"
+    if isinstance(number, str):
+        return None
+    if stored in ("nan", "inf", "-inf"):
+        return "overflow" if abs(number) > f.largest else "not in the format"
+    size = Fraction(0) if isinstance(stored, str) else abs(stored)
+    if number and not size:
+        return "underflow to 0"
+    if abs(number) > f.largest and f.kind == "finite":
+        return "the largest: more is not there"
+    if f.kind == "scale":
+        if number < f.smallest:
+            return "the smallest: less is not there"
+        halfway = 3 * size == 4 * number  # 2^n from 1.5·2^(n - 1)
+        return "halfway between two powers: the larger" if halfway else None
+    return "subnormal" if size and size < f.smallest_normal else None
 
 
 def _drawn(f: Float, code: int) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from llmcalc.cli.dtype.floats import named
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.errors import InputError, UnavailableError
-from llmcalc.formats.element import dtype
+from llmcalc.formats.block import find
+from llmcalc.formats.element import dtype, find_dtype
 from llmcalc.live.device import FLOATS, choose
 from llmcalc.live.measure import memory
 from llmcalc.units import exact
@@ -26,7 +28,7 @@ def on_device(name: str | None, where: str) -> tuple[View, int]:
     predicted.
     """
     device = choose(where)
-    known = dtype(name).name if name is not None else None
+    known = _own(name) if name is not None else None
     if known is not None and known not in FLOATS:
         raise InputError(f"torch casts to no {known}", hint=f"formats: {', '.join(FLOATS)}")
     codes = torch.arange(N, dtype=torch.int64) * (2**32 // N)
@@ -55,6 +57,15 @@ def on_device(name: str | None, where: str) -> tuple[View, int]:
         facts=facts,
         notes=notes,
     ), wrong
+
+
+def _own(name: str) -> str:
+    """A format's own name, also where torch has no dtype for it."""
+    found = find(name)
+    if found is not None:
+        return found.name
+    known = find_dtype(name)
+    return known.name if known is not None else named(name).name
 
 
 def _row(

@@ -200,9 +200,11 @@ def _file(found: Model, header: Header, folder: Path, form: str | None) -> View:
         raise InputError(f"{found.name} holds no tensor of floats")
     progress = Progress(2 * sum(header.tensors[n].n_bytes for n in names))
     rows = []
+    ways: set[str] = set()
     for name in names:
         stored = header.tensors[name]
         chosen = trips(rows_and_columns(stored)[1], form)[:1] if form is not None else []
+        ways.update(way for _, way, _, _ in chosen)
         summary, detail = _measured(
             header, folder, name, [(a, t) for a, _, _, t in chosen], progress
         )
@@ -242,7 +244,15 @@ def _file(found: Model, header: Header, folder: Path, form: str | None) -> View:
         *header.notes,
         *([f"{skipped} tensors hold no floats, or nothing, and are left out"] if skipped else []),
     ]
-    return View("dtype/1", f"{found.name}: {len(names)} tensors", columns, rows, notes=notes)
+    if ways:
+        notes.append(f"errors in {form}: {', '.join(sorted(ways))}; round to nearest")
+    return View(
+        kind="dtype/1",
+        title=f"{found.name}: {len(names)} tensors",
+        columns=columns,
+        rows=rows,
+        notes=notes,
+    )
 
 
 def _losses(loss: Loss | None, summary: Summary) -> dict[str, float | None]:

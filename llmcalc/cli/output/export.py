@@ -29,13 +29,13 @@ def export(view: View, drawn: Sequence[Line], path: str) -> None:
     else:
         from llmcalc.cli.output.terminal import recorded
 
-        console = recorded(view, drawn, max(shutil.get_terminal_size((120, 24)).columns, 60))
-        html = suffix == ".html"
-        text = (
-            console.export_html(inline_styles=True)
-            if html
-            else _FONTS.sub("", console.export_svg(title="llmcalc"))
-        )
+        columns = shutil.get_terminal_size((120, 24)).columns
+        console = recorded(view, drawn, max(columns, 60))
+        if suffix == ".html":
+            text = console.export_html(inline_styles=True)
+        else:
+            # Rich's SVG asks a server for its font
+            text = _FONTS.sub("", console.export_svg(title="llmcalc"))
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,4 @@
-"""What a picture shows, apart from how it is drawn: as text on a terminal, or by matplotlib into a
-file.
-"""
+"""What a picture shows, apart from how it is drawn: as text, or by matplotlib into a file."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Bars of parts that follow each other, every bar to the same scale, and a limit where there is
-    one.
+    """Bars of parts that follow each other, to one scale, and a limit where there is one.
 
     ``binary`` sizes have marks at powers of two.
     """
@@ -90,9 +87,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """The bits of some formats: per format its fields from the left, each with its name
-    and width.
-    """
+    """The bits of some formats: per format its fields from the left, each with name and width."""
 
     title: str
     rows: Sequence[tuple[str, Sequence[tuple[str, int]]]]

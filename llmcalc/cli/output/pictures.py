@@ -32,35 +32,34 @@ def as_bars(
     title: str, rows: Sequence[Row], label: str, value: str, unit: str, say: Callable[[float], str]
 ) -> Bars:
     """A bar for every row that holds something."""
-    found = [(str(row[label]), float(row[value])) for row in rows if row.get(value)]
-    return Bars(title, [name for name, _ in found], [(unit, [n for _, n in found])], unit, say)
+    found = [row for row in rows if row.get(value)]
+    labels = [str(row[label]) for row in found]
+    values = [float(row[value]) for row in found]
+    return Bars(title, labels, [(unit, values)], unit, say)
 
 
 def fewer(bars: Bars) -> Bars:
     """The largest bars in their order, and the sum of the others: for what adds up."""
-    values = bars.series[0][1]
+    unit, values = bars.series[0]
     if len(values) <= MOST_BARS:
         return bars
-    largest = sorted(range(len(values)), key=lambda i: -values[i])[: MOST_BARS - 1]
-    kept = sorted(largest)
-    labels = [*(bars.labels[i] for i in kept), f"{len(values) - len(kept)} others"]
-    sizes = [*(values[i] for i in kept), sum(values) - sum(values[i] for i in kept)]
-    return replace(bars, labels=labels, series=[(bars.series[0][0], sizes)])
+    falling = sorted(range(len(values)), key=lambda i: -values[i])
+    kept = sorted(falling[: MOST_BARS - 1])
+    labels = [bars.labels[i] for i in kept]
+    sizes = [values[i] for i in kept]
+    labels.append(f"{len(values) - len(kept)} others")
+    sizes.append(sum(values) - sum(sizes))
+    return replace(bars, labels=labels, series=[(unit, sizes)])
 
 
 def shares(title: str, rows: Sequence[Row], label: str) -> Bars:
     """Parameters by part, each with its share."""
     total = sum(int(row["params"]) for row in rows) or 1
-    return fewer(
-        as_bars(
-            title,
-            rows,
-            label,
-            "params",
-            "parameters",
-            lambda n: f"{big(n)}  {percent(round(n), total)}",
-        )
-    )
+
+    def say(n: float) -> str:
+        return f"{big(n)}  {percent(round(n), total)}"
+
+    return fewer(as_bars(title, rows, label, "params", "parameters", say))
 
 
 def cache_growth(
@@ -79,24 +78,25 @@ def cache_growth(
     context = int(load.context)
     most = max(longest, context)
     at = sorted({max(1, most * i // 48) for i in range(49)} | {context})
-    kept = [
-        (float(c), float(int(function(anatomy, replace(load, context=Dim(c, "context"))).kv_bytes)))
-        for c in at
-    ]
-    lines = [("as it is kept", kept)]
-    if mha and mha > 1.005 * dict(kept)[context]:
-        lines.append(("plain multi-head attention", [(float(c), mha * c / context) for c in at]))
-    here = (
-        f"{exact(context)} tokens: {size(round(dict(kept)[context]), si=si)}",
-        float(context),
-        dict(kept)[context],
-    )
+
+    def kept(tokens: int) -> float:
+        asked = replace(load, context=Dim(tokens, "context"))
+        return float(int(function(anatomy, asked).kv_bytes))
+
+    curve = [(float(tokens), kept(tokens)) for tokens in at]
+    here = dict(curve)[context]
+    lines = [("as it is kept", curve)]
+    # lines that lie on one another say nothing
+    if mha and mha > 1.005 * here:
+        plainly = [(float(tokens), mha * tokens / context) for tokens in at]
+        lines.append(("plain multi-head attention", plainly))
+    said = f"{exact(context)} tokens: {size(round(here), si=si)}"
     return Curves(
         title=title,
         x="tokens of the sequence",
         y="cache",
         lines=lines,
-        points=[here],
+        points=[(said, float(context), here)],
         say_x=lambda x: exact(round(x)),
         say_y=by_bytes(si),
         binary=not si,
@@ -109,12 +109,13 @@ Held = Sequence[tuple[str, int]]
 def places(title: str, bars: Sequence[tuple[str, Held]], limit: tuple[str, int], si: bool) -> Stack:
     """What lies in each place, or is held at each moment, beside what there is room for."""
     drawn = [(place, [(name, float(n)) for name, n in parts if n]) for place, parts in bars]
+    name, room = limit
     return Stack(
         title=title,
         bars=drawn,
         unit="bytes",
         say=by_bytes(si),
-        limit=(limit[0], float(limit[1])),
+        limit=(name, float(room)),
         binary=not si,
     )
 
@@ -124,15 +125,14 @@ def roofline(
 ) -> Curves:
     """The roof: FLOP/s at most against FLOP per byte; and where each step stands under it."""
     ridge = flop_per_s / bytes_per_s
-    xs = [x for _, x, _ in points]
-    low, high = min([*xs, ridge]) / 4, max([*xs, ridge]) * 4
+    xs = [ridge, *(x for _, x, _ in points)]
+    low, high = min(xs) / 4, max(xs) * 4
     roof = [(low, low * bytes_per_s), (ridge, flop_per_s), (high, flop_per_s)]
-    lines = [("bound: FLOP/byte · bandwidth, at most the peak", roof)]
     return Curves(
         title=title,
         x="FLOP per byte",
         y="FLOP/s",
-        lines=lines,
+        lines=[("bound: FLOP/byte · bandwidth, at most the peak", roof)],
         points=points,
         say_x=plain,
         say_y=_rate,
@@ -142,29 +142,31 @@ def roofline(
 
 
 def _rate(x: float) -> str:
-    power = min(max(math.floor(math.log10(x) / 3), 0), 6) if x > 0 else 0
-    return f"{x / 1000**power:.4g} {('', 'K', 'M', 'G', 'T', 'P', 'E')[power]}FLOP/s"
+    thousands = math.floor(math.log10(x) / 3) if x > 0 else 0
+    power = min(max(thousands, 0), 6)
+    suffix = ("", "K", "M", "G", "T", "P", "E")[power]
+    return f"{x / 1000**power:.4g} {suffix}FLOP/s"
 
 
 def formats(title: str, rows: Sequence[Row]) -> Bits:
     """The bits of every format that has sign, exponent and mantissa."""
-    return Bits(
-        title,
-        [
-            (
-                str(row["dtype"]),
-                [(part, int(row[part] or 0)) for part in ("sign", "exponent", "mantissa")],
-            )
-            for row in rows
-            if row.get("mantissa") is not None
-        ],
-    )
+    found = []
+    for row in rows:
+        if row.get("mantissa") is not None:
+            fields = [(part, int(row[part] or 0)) for part in ("sign", "exponent", "mantissa")]
+            found.append((str(row["dtype"]), fields))
+    return Bits(title, found)
 
 
 def weights(title: str, numbers: Sequence[Sequence[float]]) -> Heat:
     """Attention weights of a calculation by hand."""
-    names = [str(i) for i in range(len(numbers[0]))]
-    rows = [f"query {i + len(numbers[0]) - len(numbers)}" for i in range(len(numbers))]
+    n_queries, n_keys = len(numbers), len(numbers[0])
+    first = n_keys - n_queries  # queries are the last of the tokens
     return Heat(
-        title=title, rows=rows, columns=names, numbers=numbers, row_name="query", column_name="key"
+        title=title,
+        rows=[f"query {first + i}" for i in range(n_queries)],
+        columns=[str(i) for i in range(n_keys)],
+        numbers=numbers,
+        row_name="query",
+        column_name="key",
     )

@@ -14,6 +14,7 @@ from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.text import safe
 
 SUFFIXES = (".svg", ".png", ".pdf")
+_BIT_COLOURS = ("tab:red", "tab:green", "tab:blue", "tab:purple", "tab:orange")
 
 
 def plot(picture: Picture, path: str) -> None:
@@ -47,8 +48,10 @@ def _plain(label: str) -> str:
 
 
 def _inches(picture: Picture) -> tuple[float, float]:
+    """Width and height, so that nothing lies on something else."""
     if isinstance(picture, Heat):
-        return max(4.0, 0.35 * len(picture.columns)) + 1.5, max(3.0, 0.35 * len(picture.rows)) + 0.5
+        wide = max(4.0, 0.35 * len(picture.columns)) + 1.5
+        return wide, max(3.0, 0.35 * len(picture.rows)) + 0.5
     if isinstance(picture, Bars):
         return 8, 1.2 + 0.22 * len(picture.labels) * max(len(picture.series), 1)
     if isinstance(picture, Stack):
@@ -64,35 +67,33 @@ def _onto(picture: Picture, axes: Any, figure: Any) -> None:
 
 
 def _ticks(axis: Any, say: Say, most: float = 0) -> None:
-    """Marks as the numbers are printed elsewhere; up to ``most`` bytes, at a power of
-    two of them.
-    """
+    """Marks as the numbers are printed elsewhere; of ``most`` bytes, at a power of two of them."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(say(value))))
     if most > 8:
-        axis.set_major_locator(MultipleLocator(2 ** math.ceil(math.log2(most / 8))))
+        apart = 2 ** math.ceil(math.log2(most / 8))  # eight marks at most
+        axis.set_major_locator(MultipleLocator(apart))
 
 
 @_onto.register
 def _(picture: Bars, axes: Any, figure: Any) -> None:
-    height = 0.8 / len(picture.series)
+    n_series, n_labels = len(picture.series), len(picture.labels)
+    height = 0.8 / n_series
     for i, (name, values) in enumerate(picture.series):
-        places = [
-            n + (i - (len(picture.series) - 1) / 2) * height for n in range(len(picture.labels))
-        ]
+        # bars of one label lie around its mark
+        shift = (i - (n_series - 1) / 2) * height
+        places = [n + shift for n in range(n_labels)]
         drawn = axes.barh(places, values, height, label=_plain(name))
-        axes.bar_label(
-            drawn, [_plain(picture.say(v)) for v in values], padding=3, fontsize="x-small"
-        )
-    axes.set_yticks(
-        range(len(picture.labels)), [_plain(label) for label in picture.labels], fontsize="small"
-    )
+        said = [_plain(picture.say(value)) for value in values]
+        axes.bar_label(drawn, said, padding=3, fontsize="x-small")
+    labels = [_plain(label) for label in picture.labels]
+    axes.set_yticks(range(n_labels), labels, fontsize="small")
     axes.invert_yaxis()
     axes.margins(x=0.25)
     axes.set_xticks([])
     axes.set_xlabel(picture.unit)
-    if len(picture.series) > 1:
+    if n_series > 1:
         axes.legend(fontsize="small")
 
 
@@ -102,13 +103,12 @@ def _(picture: Stack, axes: Any, figure: Any) -> None:
     for name in picture.parts:
         before = [_before(parts, name) for _, parts in picture.bars]
         values = [dict(parts).get(name, 0.0) for _, parts in picture.bars]
-        said = f"{name}  {', '.join(dict.fromkeys(picture.say(v) for v in values if v))}"
-        axes.barh(labels, values, 0.6, left=before, label=_plain(said))
+        said = ", ".join(dict.fromkeys(picture.say(value) for value in values if value))
+        axes.barh(labels, values, 0.6, left=before, label=_plain(f"{name}  {said}"))
     if picture.limit is not None:
         name, value = picture.limit
-        axes.axvline(
-            value, color="black", linestyle="--", label=_plain(f"{name}  {picture.say(value)}")
-        )
+        label = _plain(f"{name}  {picture.say(value)}")
+        axes.axvline(value, color="black", linestyle="--", label=label)
     axes.invert_yaxis()
     axes.set_xlabel(picture.unit)
     _ticks(axes.xaxis, picture.say, axes.get_xlim()[1] if picture.binary else 0)
@@ -128,14 +128,10 @@ def _before(parts: Sequence[tuple[str, float]], name: str) -> float:
 @_onto.register
 def _(picture: Curves, axes: Any, figure: Any) -> None:
     for name, line in picture.lines:
+        xs = [x for x, _ in line]
+        ys = [y for _, y in line]
         marker = "o" if len(line) <= 20 else None
-        axes.plot(
-            [x for x, _ in line],
-            [y for _, y in line],
-            marker=marker,
-            markersize=4,
-            label=_plain(name),
-        )
+        axes.plot(xs, ys, marker=marker, markersize=4, label=_plain(name))
     for name, x, y in picture.points:
         axes.plot([x], [y], "D", markersize=6, label=_plain(name))
     axes.set_xscale("log" if picture.log_x else "linear")
@@ -160,10 +156,10 @@ def _(picture: Heat, axes: Any, figure: Any) -> None:
 
     colours = colormaps["viridis"].with_extremes(over="lightgrey")
     image = axes.imshow(picture.numbers, vmin=0, vmax=1, cmap=colours, aspect="auto")
-    axes.set_xticks(
-        range(len(picture.columns)), [_plain(c) for c in picture.columns], rotation=60, ha="right"
-    )
-    axes.set_yticks(range(len(picture.rows)), [_plain(r) for r in picture.rows])
+    columns = [_plain(name) for name in picture.columns]
+    rows = [_plain(name) for name in picture.rows]
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right")
+    axes.set_yticks(range(len(rows)), rows)
     axes.set_xlabel(picture.column_name)
     axes.set_ylabel(picture.row_name)
     figure.colorbar(image, shrink=0.8)
@@ -180,12 +176,11 @@ def _(picture: Histogram, axes: Any, figure: Any) -> None:
 @_onto.register
 def _(picture: Bits, axes: Any, figure: Any) -> None:
     names = list(dict.fromkeys(name for _, fields in picture.rows for name, _ in fields))
-    colours = dict(
-        zip(names, ("tab:red", "tab:green", "tab:blue", "tab:purple", "tab:orange"), strict=False)
-    )
+    colours = dict(zip(names, _BIT_COLOURS, strict=False))
     for row, (_, fields) in enumerate(picture.rows):
         left = 0
         for name, n in fields:
+            # a box for every bit
             axes.barh(
                 [row] * n,
                 [1] * n,
@@ -195,13 +190,8 @@ def _(picture: Bits, axes: Any, figure: Any) -> None:
                 edgecolor="white",
             )
             left += n
-        axes.text(
-            left + 0.5,
-            row,
-            " + ".join(str(n) for _, n in fields if n),
-            va="center",
-            fontsize="x-small",
-        )
+        said = " + ".join(str(n) for _, n in fields if n)
+        axes.text(left + 0.5, row, said, va="center", fontsize="x-small")
     for name in names:
         axes.barh([0], [0], color=colours[name], label=name)
     axes.set_yticks(range(len(picture.rows)), [_plain(label) for label, _ in picture.rows])

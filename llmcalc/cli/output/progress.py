@@ -12,16 +12,17 @@ class Progress:
     """A line on standard error for work that takes long, on a terminal alone."""
 
     def __init__(self, total: int) -> None:
-        self.total, self.before, self.last = total, 0, time.monotonic()
+        self.total = total
+        self.before = 0
+        self.last = time.monotonic()
         self.on = sys.stderr.isatty() and total > 50_000_000
 
     def tell(self, n_bytes: int) -> None:
         """So many bytes of the present file are done."""
         if self.on and time.monotonic() - self.last > 0.2:
             self.last = time.monotonic()
-            sys.stderr.write(
-                f"\r{percent(self.before + n_bytes, self.total)} of {exact(self.total)} bytes "
-            )
+            share = percent(self.before + n_bytes, self.total)
+            sys.stderr.write(f"\r{share} of {exact(self.total)} bytes ")
             sys.stderr.flush()
 
     def done(self, n_bytes: int) -> None:
@@ -38,7 +39,9 @@ class Counting:
     """The same for files, of which so many are through."""
 
     def __init__(self, what: str) -> None:
-        self.what, self.on, self.shown = what, sys.stderr.isatty(), False
+        self.what = what
+        self.on = sys.stderr.isatty()
+        self.shown = False
 
     def tell(self, done: int, of: int) -> None:
         """So many of them are through."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -57,28 +58,31 @@ def show(view: View, console: Console | None = None) -> None:
         console.print(banded(view.bands), soft_wrap=True)
     _, rows = cells(view)
     columns = list(view.shown_columns())
-    for i, chosen in enumerate(sections(columns, rows, console.width) if rows else ()):
+    groups = sections(columns, rows, console.width) if rows else []
+    for i, group in enumerate(groups):
         if i:
             console.print()
-        console.print(
-            section([columns[c] for c in chosen], [[row[c] for c in chosen] for row in rows])
-        )
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
-    for fact in view.shown_facts():
-        facts.add_row(
-            Text(str(fact.label), style="dim"),
-            Text(fact.show(fact.value) + formula_text(fact.value)),
-        )
+        chosen = [columns[c] for c in group]
+        console.print(section(chosen, [[row[c] for c in group] for row in rows]))
     if view.shown_facts():
         console.print()
-        console.print(facts)
+        console.print(_facts(view))
     if view.grid is not None:
         console.print()
         console.print(heat_map(view.grid, console.width))
     for line in closing(view):
         console.print(Text(line, style="dim"), soft_wrap=False)
+
+
+def _facts(view: View) -> Table:
+    """Labels and values beside each other; a long value folds."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for fact in view.shown_facts():
+        shown = fact.show(fact.value) + formula_text(fact.value)
+        table.add_row(Text(str(fact.label), style="dim"), Text(shown))
+    return table
 
 
 _FOLDED = 18
@@ -97,9 +101,12 @@ def sections(
         longest = max(cell_len(row[i]) for row in rows)
         least = longest if column.right else min(longest, _FOLDED)
         words = [column.heading] if column.right else column.heading.split() or [""]
-        widths.append(max(least, max(map(cell_len, words))) + 3)
-    groups, used = [[0]], widths[0]
+        heading = max(map(cell_len, words))
+        widths.append(max(least, heading) + 3)  # and the gap to the next
+    groups = [[0]]
+    used = widths[0]
     for i in range(1, len(columns)):
+        # the last column of a group has no gap behind it
         if used + widths[i] > room + 3 and len(groups[-1]) > 1:
             groups.append([0])
             used = widths[0]
@@ -139,20 +146,22 @@ def heat_map(grid: Grid, columns: int) -> Table:
     Columns that do not fit are left away.
     """
     heading, *rows = grid.lines()
-    wide = [max(len(row[i]) for row in (heading, *rows)) + 3 for i in range(len(heading))]
-    fitting = sum(1 for i in range(len(wide)) if sum(wide[: i + 1]) <= columns + 3)
-    left_out = len(heading) - fitting
-    heading, rows = heading[:fitting], [row[:fitting] for row in rows]
-    title = grid.title + (f" ({left_out} more columns do not fit here)" if left_out else "")
+    widths = [max(len(row[i]) for row in (heading, *rows)) + 3 for i in range(len(heading))]
+    fitting = sum(1 for used in accumulate(widths) if used <= columns + 3)
+    title = grid.title
+    if fitting < len(heading):
+        title += f" ({len(heading) - fitting} more columns do not fit here)"
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False
     )
-    for text in heading:
+    for text in heading[:fitting]:
         table.add_column(text, justify="right", no_wrap=True)
-    for (label, *cells_), heats in zip(rows, grid.heat, strict=True):
-        styled = [
-            Text(c, style="dim" if h > 1 else HEAT[min(int(h * 4), 3)])
-            for c, h in zip(cells_, heats, strict=False)
-        ]
+    for row, heats in zip(rows, grid.heat, strict=True):
+        label, *texts = row[:fitting]
+        styled = [Text(text, style=_style(heat)) for text, heat in zip(texts, heats, strict=False)]
         table.add_row(Text(label), *styled)
     return table
+
+
+def _style(heat: float) -> str:
+    return "dim" if heat > 1 else HEAT[min(int(heat * 4), 3)]

@@ -1,6 +1,4 @@
-"""View: one description of a result, and the writers that turn it into JSON, CSV, Markdown and
-plain text.
-"""
+"""View: one description of a result, and its writers: JSON, CSV, Markdown and plain text."""
 
 from __future__ import annotations
 
@@ -31,10 +29,7 @@ def text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its key in JSON, its heading, how a value is shown.
-
-    ``formula`` adds a column with the formula.
-    """
+    """A column: its key in JSON, its heading, how a value is shown."""
 
     key: str
     heading: str
@@ -113,30 +108,30 @@ class View:
         return [f for f in self.facts if f.label is not None and f.value is not None]
 
     def dims(self) -> Iterator[tuple[str, Dim]]:
-        """Every value that carries a formula, with its name."""
+        """Every value that carries a formula, with its name; of a row's equal ones, the first."""
         headings = {c.key: c.heading for c in self.columns if c.heading}
         for row in self.rows:
             name = str(next(iter(row.values()), ""))
             found: dict[str, Dim] = {}
             for key, value in row.items():
-                if isinstance(value, Dim) and all(
-                    value.node != other.node for other in found.values()
-                ):
+                if not isinstance(value, Dim):
+                    continue
+                if all(value.node != other.node for other in found.values()):
                     found[key] = value
             for key, value in found.items():
-                yield (
-                    f"{name}, {headings[key]}" if len(found) > 1 and key in headings else name,
-                    value,
-                )
+                several = len(found) > 1 and key in headings
+                yield f"{name}, {headings[key]}" if several else name, value
         for fact in self.facts:
             if isinstance(fact.value, Dim):
                 yield fact.label or fact.key, fact.value
 
     def legend(self, *, printed: bool = False) -> dict[str, tuple[str, int]]:
         """The symbols of all formulas, or of the printed ones: symbol to our name and value."""
-        sizes: dict[str, int] = {}
+        # rows show their numbers alone where no column has the formulas
         hidden = printed and not self.explain and all(c.key != "formula" for c in self.columns)
-        for _, value in (replace(self, rows=()) if hidden else self).dims():
+        seen = replace(self, rows=()) if hidden else self
+        sizes: dict[str, int] = {}
+        for _, value in seen.dims():
             sizes.update(value.sizes)
         return {SYMBOLS.get(name, name): (name, size) for name, size in sizes.items()}
 
@@ -154,6 +149,7 @@ class View:
 
 
 def _with_formulas(items: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with plain ints, and every formula beside its number."""
     out: dict[str, Any] = {}
     for key, value in items.items():
         out[key] = int(value) if isinstance(value, Dim) else value
@@ -168,30 +164,30 @@ def to_data(view: View) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": view.kind}
     if view.model is not None:
         data["model"] = dict(view.model)
-    data["facts"] = _with_formulas({f.key: f.value for f in view.facts})
-    data["rows"] = [_with_formulas({k: row.get(k) for k in keys}) for row in view.rows]
+    data["facts"] = _with_formulas({fact.key: fact.value for fact in view.facts})
+    data["rows"] = [_with_formulas({key: row.get(key) for key in keys}) for row in view.rows]
     data["notes"] = list(view.notes)
-    symbols = {s: {"size": name, "value": value} for s, (name, value) in view.legend().items()}
-    return {**data, **({"symbols": symbols} if symbols else {}), **view.extra}
+    legend = view.legend()
+    if legend:
+        data["symbols"] = {
+            symbol: {"size": name, "value": value} for symbol, (name, value) in legend.items()
+        }
+    return {**data, **view.extra}
 
 
 def to_json(view: View) -> str:
-    """JSON with exact ints; characters that could disturb a terminal are escaped, and
-    stay exact.
-    """
+    """JSON with exact ints; what could disturb a terminal is escaped, and stays exact."""
     written = json.dumps(to_data(view), ensure_ascii=False, indent=1)
     if written.isascii():
         return written
-    return "".join(
-        (
-            f"\\u{ord(c):04x}"
-            if ord(c) > 126
-            and ord(c) < 0x10000
-            and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-            else c
-        )
-        for c in written
-    )
+    return "".join(f"\\u{ord(c):04x}" if _disturbs(c) else c for c in written)
+
+
+def _disturbs(character: str) -> bool:
+    """Whether a terminal may obey a character or turn a line around it."""
+    if not 126 < ord(character) < 0x10000:
+        return False
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def to_csv(view: View) -> str:
@@ -215,16 +211,16 @@ def _cell(value: Any) -> Any:
         return "x".join(str(v) for v in value)
     if isinstance(value, str):
         value = safe(value)
-        return f"'{value}" if value[:1] in "=+-@" and value[:1] else value
+        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
     return value
 
 
 def cells(view: View) -> tuple[list[str], list[list[str]]]:
     """Headings and shown values of the table."""
     columns = view.shown_columns()
-    return [c.heading for c in columns], [
-        [c.show(row.get(c.key)) for c in columns] for row in view.rows
-    ]
+    headings = [c.heading for c in columns]
+    rows = [[c.show(row.get(c.key)) for c in columns] for row in view.rows]
+    return headings, rows
 
 
 def to_markdown(view: View) -> str:
@@ -233,59 +229,61 @@ def to_markdown(view: View) -> str:
     columns = view.shown_columns()
     lines = [f"**{view.title}**", ""]
     if rows:
-        lines.append("| " + " | ".join(headings) + " |")
+        lines.append(_piped(headings))
         lines.append("|" + "|".join("---:" if c.right else "---" for c in columns) + "|")
-        lines += [
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
-        ]
+        lines += [_piped([cell.replace("|", "\\|") for cell in row]) for row in rows]
         lines.append("")
     for fact in view.shown_facts():
         shown = fact.show(fact.value).replace("\n", "\n  ")
         lines.append(f"- {fact.label}: {shown}{formula_text(fact.value)}")
     if view.grid is not None:
         heading, *body = view.grid.lines()
-        lines += [
-            "",
-            f"{view.grid.title}:",
-            "",
-            "| " + " | ".join(heading) + " |",
-            "|" + "---:|" * len(heading),
-        ]
-        lines += ["| " + " | ".join(row) + " |" for row in body]
+        lines += ["", f"{view.grid.title}:", "", _piped(heading), "|" + "---:|" * len(heading)]
+        lines += [_piped(row) for row in body]
     return "\n".join([*lines, *closing(view)])
+
+
+def _piped(row: Sequence[str]) -> str:
+    return "| " + " | ".join(row) + " |"
 
 
 def to_plain(view: View) -> str:
     """Aligned text at full width: nothing is cut, nothing is wrapped."""
     headings, rows = cells(view)
-    columns = view.shown_columns()
-    widths = [max([width(h), *(width(row[i]) for row in rows)]) for i, h in enumerate(headings)]
     lines = [view.title, ""]
     if rows:
-        for row in [headings, *rows]:
-            padded = [_pad(cell, widths[i], columns[i].right) for i, cell in enumerate(row)]
-            lines.append("  ".join(padded).rstrip())
+        lines += _aligned([headings, *rows], [c.right for c in view.shown_columns()])
     facts = view.shown_facts()
-    lines += [""] if rows and facts else []
-    label_width = max([width(str(f.label)) for f in facts], default=0)
+    if rows and facts:
+        lines.append("")
+    label_width = max((width(str(fact.label)) for fact in facts), default=0)
     for fact in facts:
+        label = _pad(str(fact.label), label_width, False)
         shown = fact.show(fact.value).replace("\n", "\n" + " " * (label_width + 2))
-        lines.append(
-            f"{_pad(str(fact.label), label_width, False)}  {shown}{formula_text(fact.value)}"
-        )
+        lines.append(f"{label}  {shown}{formula_text(fact.value)}")
     if view.grid is not None:
         table = view.grid.lines()
         wide = [max(width(row[i]) for row in table) for i in range(len(table[0]))]
         lines += ["", view.grid.title]
-        lines += [
-            "  ".join(_pad(cell, wide[i], True) for i, cell in enumerate(row)) for row in table
-        ]
+        for row in table:
+            lines.append("  ".join(_pad(cell, wide[i], True) for i, cell in enumerate(row)))
     return "\n".join([*lines, *closing(view)])
 
 
+def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Rows with every column as wide as its widest cell."""
+    widths = [max(width(row[i]) for row in rows) for i in range(len(right))]
+    lines = []
+    for row in rows:
+        padded = [_pad(cell, widths[i], right[i]) for i, cell in enumerate(row)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
 def formula_text(value: Any) -> str:
-    """What follows a fact's value: its formula, where it fits on a line (``--explain`` and JSON
-    have every one).
+    """What follows a fact's value: its formula, where it fits on a line.
+
+    ``--explain`` and JSON have every one.
     """
     if not isinstance(value, Dim):
         return ""
@@ -297,12 +295,12 @@ def formula_text(value: Any) -> str:
 
 def closing(view: View) -> list[str]:
     """The legend of symbols, and the explanation where it was asked for."""
-    lines = []
-    if legend := view.legend(printed=True):
-        said = [
-            f"{s} = {name} = {v}" if s != name else f"{name} = {v}"
-            for s, (name, v) in legend.items()
-        ]
+    lines: list[str] = []
+    said = []
+    for symbol, (name, value) in view.legend(printed=True).items():
+        known_as = "" if symbol == name else f"{symbol} = "
+        said.append(f"{known_as}{name} = {value}")
+    if said:
         lines += ["", "where " + ", ".join(said)]
     if view.explain:
         lines += ["", *view.steps()]
@@ -313,10 +311,13 @@ def width(value: str) -> int:
     """Columns that a text takes on a terminal."""
     if value.isascii():
         return len(value)
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in value
-    )
+    return sum(_columns_of(character) for character in value)
+
+
+def _columns_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _pad(value: str, size: int, right: bool) -> str:

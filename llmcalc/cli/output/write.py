@@ -68,6 +68,7 @@ def _drawn(view: View, output: OutputOptions, form: str) -> list[Line]:
 
 
 def _print(view: View, form: str, drawn: list[Line]) -> None:
+    """The view and its picture to standard output, its notes to standard error."""
     if form == "table":
         from llmcalc.cli.output.terminal import rich_lines, show, terminal
 
@@ -82,17 +83,11 @@ def _print(view: View, form: str, drawn: list[Line]) -> None:
         if drawn:
             from llmcalc.cli.output.draw import as_text
 
-            fence = "```" if form == "markdown" else ""
-            print(
-                "\n".join(
-                    [
-                        "",
-                        *([fence + "text"] * bool(fence)),
-                        as_text(drawn),
-                        *([fence] * bool(fence)),
-                    ]
-                )
-            )
+            picture = as_text(drawn)
+            if form == "markdown":
+                picture = f"```text\n{picture}\n```"
+            print(f"\n{picture}")
+    # JSON has the notes inside
     if form != "json":
         for note in view.notes:
             print(f"note: {safe(note)}", file=sys.stderr)

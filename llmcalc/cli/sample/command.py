@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +12,11 @@ import typer
 
 from llmcalc.cli.options.model import OutputOptions, count_in, takes
 from llmcalc.cli.output.write import write
+from llmcalc.cli.sample.options import GenerateOptions, LogitOptions, StageOptions
 from llmcalc.errors import InputError
 
 if TYPE_CHECKING:
     from llmcalc.sampling.settings import Settings
-
-from llmcalc.cli.sample.options import GenerateOptions, LogitOptions, StageOptions
 
 MOST_VARIANTS = 12
 
@@ -51,7 +51,8 @@ def sample(
     n = _draws(draws)
     if seed < 0:
         raise InputError(f"--seed is {seed}; it must not be negative")
-    engine, variants = _engine(stages), variants_of(stages, seed)
+    engine = _engine(stages)
+    variants = variants_of(stages, seed)
     if live.wanted:
         if source.logits is not None or source.logits_file is not None:
             raise InputError("--logits and --model are two sources of logits")
@@ -64,9 +65,8 @@ def sample(
         names = None if source.labels is None else source.labels.split(",")
         subject = sample_view.subject(values, stored, names, engine, target)
     view = sample_view.view(subject, variants, n, stages.greedy, rows, output.explain)
-    write(
-        replace(view, picture=partial(sample_view.bars_of, subject, variants, view.title)), output
-    )
+    drawn = partial(sample_view.bars_of, subject, variants, view.title)
+    write(replace(view, picture=drawn), output)
 
 
 def _run(
@@ -132,20 +132,7 @@ def variants_of(stages: StageOptions, seed: int) -> list[tuple[str, Settings]]:
     """Every combination of the listed numbers, each with a label of what it varies."""
     from llmcalc.sampling.settings import Settings
 
-    lists: dict[str, list[float]] = {}
-    for field in fields(StageOptions):
-        text = getattr(stages, field.name)
-        if (
-            field.name in Settings.__slots__
-            and isinstance(text, str)
-            and field.name != "dry_breakers"
-        ):
-            lists[field.name] = [_number(field.name, word) for word in text.split(",")]
-    if stages.defaults:
-        from llmcalc.sampling.engines import engine
-
-        for name, value in engine(str(stages.like)).rules.defaults.items():
-            lists.setdefault(name, [value])
+    lists = _lists(stages)
     combinations = list(itertools.product(*lists.values()))
     if len(combinations) > MOST_VARIANTS:
         raise InputError(
@@ -159,22 +146,39 @@ def variants_of(stages: StageOptions, seed: int) -> list[tuple[str, Settings]]:
         "dry_breakers": _ids("--dry-breakers", stages.dry_breakers),
         "seed": seed,
     }
+    varied = [name for name, many in lists.items() if len(many) > 1]
     found = []
     for values in combinations:
         chosen: dict[str, Any] = dict(zip(lists, values, strict=True))
-        varied = [
-            f"{name.replace('_', '-')} {chosen[name]:g}"
-            for name, many in lists.items()
-            if len(many) > 1
-        ]
-        found.append((", ".join(varied), Settings(**chosen, **fixed)))
+        label = ", ".join(f"{name.replace('_', '-')} {chosen[name]:g}" for name in varied)
+        found.append((label, Settings(**chosen, **fixed)))
     return found
+
+
+def _lists(stages: StageOptions) -> dict[str, list[float]]:
+    """The numbers of every setting that is given, by the user or by the engine's defaults."""
+    from llmcalc.sampling.settings import Settings
+
+    lists: dict[str, list[float]] = {}
+    for field in fields(StageOptions):
+        name, text = field.name, getattr(stages, field.name)
+        if name not in Settings.__slots__ or name == "dry_breakers":
+            continue
+        if isinstance(text, str):
+            lists[name] = [_number(name, word) for word in text.split(",")]
+    if stages.defaults:
+        from llmcalc.sampling.engines import engine
+
+        for name, value in engine(str(stages.like)).rules.defaults.items():
+            lists.setdefault(name, [value])
+    return lists
 
 
 _WHOLE = ("top_k", "no_repeat_ngram", "dry_allowed_length", "mirostat", "last_n", "min_keep")
 
 
 def _number(name: str, word: str) -> float:
+    """A setting's number, whole where it counts something."""
     flag = f"--{name.replace('_', '-')}"
     try:
         value = float(word)
@@ -184,7 +188,7 @@ def _number(name: str, word: str) -> float:
         if not (abs(value) < 2**53 and value == int(value)):
             raise InputError(f"{flag} is {word}; it must be a whole number")
         return int(value)
-    if value != value:
+    if math.isnan(value):
         raise InputError(f"{flag} is NaN")
     return value
 

@@ -6,7 +6,7 @@ import codecs
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +45,15 @@ def one_step(options: GenerateOptions, engine: Engine, target: str | None) -> sa
     if options.stop:
         raise InputError("--stop goes with --steps")
     live, ids, tokenizer = _load(options)
-    logits = live.runner(ids_tensor(live, [ids]), live.runner.cache(1, len(ids)))[0]
+    prompt = ids_tensor(live, [ids])  # (1, T)
+    logits = live.runner(prompt, live.runner.cache(1, len(ids)))[0]  # (V)
     numbers = _numbers(logits)
     names = [label(tokenizer, i) for i in range(len(numbers))]
     return sample_view.subject(numbers, name_of(live.dtype), names, engine, target)
 
 
 def _numbers(logits: torch.Tensor) -> Any:
+    """Logits (V) as float64 of numpy."""
     wide = logits.double().cpu().numpy()
     if not math.isfinite(float(wide.max())):
         raise InputError(
@@ -68,11 +70,11 @@ class _Writer:
     tokenizer: Tokenizer | None
     on: bool
     text: str = ""
+    _decoder: Any = None
 
     def __post_init__(self) -> None:
+        # a token may end within a character
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    _decoder: Any = None
 
     def add(self, token: int, last: bool = False) -> None:
         """One more token."""
@@ -104,13 +106,12 @@ def many_steps(
         raw = Candidates.of(_numbers(logits))
         path = run(engine, now, raw, logits.numel())
         end = path[-1][1] if path else raw
-        chosen = (
-            end.greedy
-            if greedy or settings.temperature == 0
-            else int(draws(end, 1, settings.seed + len(so_far))[0])
-        )
+        if greedy or settings.temperature == 0:
+            chosen = end.greedy
+        else:
+            chosen = int(draws(end, 1, settings.seed + len(so_far))[0])
         rows.append(_row(len(so_far), chosen, raw, end, tokenizer))
-        return int(chosen)
+        return chosen
 
     for made in generate(live, ids, steps, choose):
         rows[-1]["seconds"] = made.seconds
@@ -118,7 +119,7 @@ def many_steps(
             reason = f"stop token {label(tokenizer, made.token)}"
             break
         writer.add(made.token)
-        found = next((s for s in options.stop or () if s in writer.text), None)
+        found = next((text for text in options.stop or () if text in writer.text), None)
         if found is not None:
             reason = f"the text {found!r}"
             break
@@ -129,8 +130,9 @@ def many_steps(
 
 
 def stop_ids(live: Live, tokenizer: Tokenizer | None) -> set[int]:
-    """Tokens that end an answer: those of generation_config.json and config.json, or of a GGUF's
-    metadata.
+    """Tokens that end an answer.
+
+    Those of generation_config.json and config.json, or of a GGUF's metadata.
     """
     found: set[int] = set()
     model = live.model
@@ -149,10 +151,17 @@ def stop_ids(live: Live, tokenizer: Tokenizer | None) -> set[int]:
 def _row(
     step: int, token: int, raw: Candidates, end: Candidates, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
-    order = end.probabilities.argsort()[::-1][:4]
-    others = [
-        (int(end.ids[i]), float(end.probabilities[i])) for i in order if int(end.ids[i]) != token
-    ][:3]
+    """What is told of one token: its probabilities, and the three likeliest others."""
+    probabilities = end.probabilities
+    likeliest = probabilities.argsort()[::-1][:4]
+    others = [at for at in likeliest if int(end.ids[at]) != token][:3]
+    runners_up = []
+    for at in others:
+        other = int(end.ids[at])
+        probability = float(probabilities[at])
+        runners_up.append(
+            {"id": other, "label": label(tokenizer, other), "probability": probability}
+        )
     return {
         "step": step,
         "id": token,
@@ -161,9 +170,7 @@ def _row(
         "model_probability": float(raw.probability(token)),
         "entropy": raw.entropy,
         "n_kept": int(end.ids.size),
-        "runners_up": [
-            {"id": i, "label": label(tokenizer, i), "probability": p} for i, p in others
-        ],
+        "runners_up": runners_up,
         "seconds": None,
     }
 
@@ -176,20 +183,7 @@ def _view(
     reason: str,
     engine: Engine,
 ) -> View:
-    def runners(found: Any) -> str:
-        return ", ".join(f"{r['label']} {r['probability']:.3f}" for r in found) or "-"
-
-    columns = [
-        Column("step", "step", exact, right=True),
-        Column("id", "id", exact, right=True),
-        Column("label", "token"),
-        Column("probability", "p", lambda p: f"{p:.4f}", right=True),
-        Column("model_probability", "p before", lambda p: f"{p:.4f}", right=True),
-        Column("entropy", "entropy", lambda h: f"{h:.3f}", right=True),
-        Column("n_kept", "kept", exact, right=True),
-        Column("runners_up", "runners-up", runners),
-        Column("seconds", "ms", lambda s: "-" if s is None else f"{1000 * s:.2f}", right=True),
-    ]
+    """Every token that was generated, and how fast."""
     after_first = sum(r["seconds"] for r in rows[1:] if r["seconds"])
     rate = (len(rows) - 1) / after_first if after_first else None
     facts = [
@@ -206,7 +200,6 @@ def _view(
     said = [*live.notes, engine.rules.note]
     if live.model.name == "toy":
         said.insert(0, "a toy model of 64 characters: its text is a toy's")
-    title = f"{live.model.name}: {len(rows)} tokens"
     model = {
         "name": live.model.name,
         "family": live.model.anatomy.family,
@@ -214,10 +207,31 @@ def _view(
     }
     return View(
         kind="sample/1",
-        title=title,
-        columns=columns,
+        title=f"{live.model.name}: {len(rows)} tokens",
+        columns=_COLUMNS,
         rows=rows,
         facts=facts,
         notes=said,
         model=model,
     )
+
+
+def _runners(found: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{r['label']} {r['probability']:.3f}" for r in found) or "-"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.2f}"
+
+
+_COLUMNS = (
+    Column("step", "step", exact, right=True),
+    Column("id", "id", exact, right=True),
+    Column("label", "token"),
+    Column("probability", "p", lambda p: f"{p:.4f}", right=True),
+    Column("model_probability", "p before", lambda p: f"{p:.4f}", right=True),
+    Column("entropy", "entropy", lambda h: f"{h:.3f}", right=True),
+    Column("n_kept", "kept", exact, right=True),
+    Column("runners_up", "runners-up", _runners),
+    Column("seconds", "ms", _milliseconds, right=True),
+)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from llmcalc.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 def number(flag: str, help_text: str, *more: str) -> Any:

@@ -48,20 +48,17 @@ def subject(
     n = len(values)
     if names is not None and len(names) != n:
         raise InputError(f"--labels has {len(names)} names for {n} logits")
-    at = None
-    if target is not None:
-        at = (
-            names.index(target)
-            if names and target in names
-            else int(target)
-            if target.isdigit()
-            else n
-        )
-        if at >= n:
-            raise InputError(
-                f"--target {target!r} is no token of {n}", hint="an id from 0, or a label"
-            )
+    at = None if target is None else _place(target, names, n)
     return Subject(logits=logits, n_vocab=n, stored=stored, labels=names, engine=engine, target=at)
+
+
+def _place(target: str, names: list[str] | None, n: int) -> int:
+    """The id of a token by its name, else by its number."""
+    if names and target in names:
+        return names.index(target)
+    if not target.isdigit() or int(target) >= n:
+        raise InputError(f"--target {target!r} is no token of {n}", hint="an id from 0, or a label")
+    return int(target)
 
 
 def view(
@@ -70,54 +67,63 @@ def view(
     """One question: its stages side by side; several: their results."""
     if rows < 0:
         raise InputError(f"--rows is {rows}; it must be 0 or more")
-    paths = [run(s.engine, v, s.logits, s.n_vocab) for _, v in variants]
+    paths = [run(s.engine, settings, s.logits, s.n_vocab) for _, settings in variants]
     ends = [path[-1][1] if path else s.logits for path in paths]
     if len(variants) > 1:
         if n is not None:
             raise InputError("--draws goes with one setting, not with a line-up")
         return _line_up(s, variants, ends, rows, explain)
-    path, end, settings = paths[0], ends[0], variants[0][1]
+    path, end = paths[0], ends[0]
+    _, settings = variants[0]
     tokens = _shown(s, rows)
-    drawn = None if n is None else draws(end, n, settings.seed)
-    tally = None if drawn is None else counts(end, drawn)
-    observed = None if tally is None else dict(zip(end.ids.tolist(), tally.tolist(), strict=True))
-    table = _rows(s, path, end, tokens, observed)
-    columns = [
+    observed: dict[int, int] | None = None
+    counted: list[Fact] = []
+    if n is not None:
+        drawn = draws(end, n, settings.seed)
+        tally = counts(end, drawn)
+        observed = dict(zip(end.ids.tolist(), tally.tolist(), strict=True))
+        counted = _drawn(end, drawn, tally, settings.seed)
+    chosen = end.greedy if greedy else int(draws(end, 1, settings.seed)[0])
+    return View(
+        kind="sample/1",
+        title=_title(s, end),
+        columns=_columns(s, path, observed is not None),
+        rows=_rows(s, path, end, tokens, observed),
+        facts=[
+            *_facts(s, path, end),
+            _settings(settings),
+            *_choice(s, end, chosen, greedy, settings.seed),
+            *counted,
+        ],
+        notes=_notes(s, settings, tokens),
+        explain=explain,
+    )
+
+
+def _columns(s: Subject, path: list[tuple[str, Candidates]], drawn: bool) -> list[Column]:
+    stages = [Column(_after(name), name, _share, right=True) for name, _ in path]
+    return [
         Column("id", "id", exact, right=True),
         Column("label", "token", safe, shown=s.labels is not None),
         Column("logit", "logit", _number, right=True),
         Column("before", "softmax", _share, right=True),
-        *(Column(f"after_{name.replace('-', '_')}", name, _share, right=True) for name, _ in path),
+        *stages,
         Column("logit_after", "logit after", shown=False),
         Column("probability", "probability", _share, right=True),
         Column("probability", "", lambda p: "█" * round(20 * (p or 0))),
         Column("kept", "kept", shown=False),
         Column("removed_by", "removed by", lambda r: r or ""),
-        Column(
-            "count",
-            "drawn",
-            lambda c: "-" if c is None else exact(c),
-            right=True,
-            shown=drawn is not None,
-        ),
+        Column("count", "drawn", _count, right=True, shown=drawn),
     ]
-    chosen = end.greedy if greedy else int(draws(end, 1, settings.seed)[0])
-    facts = [
-        *_facts(s, path, end),
-        _settings(settings),
-        *_choice(s, end, chosen, greedy, settings.seed),
-    ]
-    if drawn is not None and tally is not None:
-        facts += _drawn(end, drawn, tally, settings.seed)
-    return View(
-        kind="sample/1",
-        title=_title(s, end),
-        columns=columns,
-        rows=table,
-        facts=facts,
-        notes=_notes(s, settings, tokens),
-        explain=explain,
-    )
+
+
+def _after(stage: str) -> str:
+    """The key of what a stage leaves."""
+    return f"after_{stage.replace('-', '_')}"
+
+
+def _count(n: int | None) -> str:
+    return "-" if n is None else exact(n)
 
 
 _APART = ("logit_bias", "dry_breakers")
@@ -125,9 +131,8 @@ _APART = ("logit_bias", "dry_breakers")
 
 def _settings(settings: Settings) -> Fact:
     """What was asked for, and what the engine's defaults added."""
-    given = {
-        name: getattr(settings, name) for name in sorted(settings.given()) if name not in _APART
-    }
+    names = [name for name in sorted(settings.given()) if name not in _APART]
+    given = {name: getattr(settings, name) for name in names}
 
     def said(found: dict[str, float]) -> str:
         return ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in found.items())
@@ -153,22 +158,20 @@ def _rows(
     tokens: list[int],
     observed: dict[int, int] | None,
 ) -> list[Mapping[str, Any]]:
-    probabilities = {name: _column(c, tokens) for name, c in path}
+    """One row per token: before, after each stage, and in the end."""
+    stages = {_after(name): _column(left, tokens) for name, left in path}
     before, after = _column(s.logits, tokens), _column(end, tokens)
     raw, changed = _values(s.logits, tokens), _values(end, tokens)
     rows: list[Mapping[str, Any]] = []
     for i, token in enumerate(tokens):
-        removed = next((name for name, c in path if c.position(token) is None), None)
+        removed = next((name for name, left in path if left.position(token) is None), None)
         rows.append(
             {
                 "id": token,
                 "label": s.label(token),
                 "logit": raw[i],
                 "before": before[i],
-                **{
-                    f"after_{name.replace('-', '_')}": column[i]
-                    for name, column in probabilities.items()
-                },
+                **{key: column[i] for key, column in stages.items()},
                 "logit_after": changed[i],
                 "probability": after[i],
                 "kept": after[i] is not None,
@@ -181,14 +184,14 @@ def _rows(
 
 def _column(c: Candidates, tokens: list[int]) -> list[float | None]:
     """Probabilities of some tokens; None where a stage removed one."""
-    p = c.probabilities
-    places = [c.position(t) for t in tokens]
-    return [None if at is None else float(p[at]) for at in places]
+    probabilities = c.probabilities
+    places = [c.position(token) for token in tokens]
+    return [None if at is None else float(probabilities[at]) for at in places]
 
 
 def _values(c: Candidates, tokens: list[int]) -> list[float | None]:
     """Logits of some tokens; None is minus infinity."""
-    places = [c.position(t) for t in tokens]
+    places = [c.position(token) for token in tokens]
     return [None if at is None else _finite(float(c.logits[at])) for at in places]
 
 
@@ -201,7 +204,9 @@ def _number(x: float | None) -> str:
 
 
 def _share(p: float | None) -> str:
-    return "-" if p is None else f"{p:.4f}" if p >= 0.00005 or p == 0 else f"{p:.1e}"
+    if p is None:
+        return "-"
+    return f"{p:.4f}" if p >= 0.00005 or p == 0 else f"{p:.1e}"
 
 
 def _facts(s: Subject, path: list[tuple[str, Candidates]], end: Candidates) -> list[Fact]:
@@ -212,31 +217,26 @@ def _facts(s: Subject, path: list[tuple[str, Candidates]], end: Candidates) -> l
     def nats(h: float) -> str:
         return f"{h:.4f} nats, {h / math.log(2):.4f} bits, perplexity {math.exp(h):.4g}"
 
+    def of_all(n: int) -> str:
+        return f"{exact(n)} of {exact(s.n_vocab)}"
+
     facts = [
         Fact("order", [name for name, _ in path], "stages" if path else None, ", ".join),
         Fact("entropy_before", before, "entropy before", nats),
         Fact("entropy", after, "entropy after", nats),
         Fact("perplexity_before", math.exp(before)),
         Fact("perplexity", math.exp(after)),
-        Fact(
-            "n_kept",
-            int(end.ids.size),
-            "tokens kept",
-            lambda n: f"{exact(n)} of {exact(s.n_vocab)}",
-        ),
+        Fact("n_kept", int(end.ids.size), "tokens kept", of_all),
         Fact("kept", end.ids[:LISTED].tolist()),
         Fact("kept_mass", mass, "mass kept", lambda m: f"{m:.6f}"),
     ]
     if s.target is not None:
+        loss = _loss(end, s.target)
+        right = f"loss if {s.label(s.target)} is right, before"
         facts += [
-            Fact(
-                "loss_before",
-                _loss(s.logits, s.target),
-                f"loss if {s.label(s.target)} is right, before",
-                _nats,
-            ),
-            Fact("loss", _loss(end, s.target)),
-            Fact("loss_text", _nats(_loss(end, s.target)), "the same, after"),
+            Fact("loss_before", _loss(s.logits, s.target), right, _nats),
+            Fact("loss", loss),
+            Fact("loss_text", _nats(loss), "the same, after"),
         ]
     return facts
 
@@ -251,6 +251,7 @@ def _nats(loss: float | None) -> str:
 
 
 def _choice(s: Subject, end: Candidates, chosen: int, greedy: bool, seed: int) -> list[Fact]:
+    """The next token and its probability, which is 1 where nothing is drawn."""
     how = "the likeliest" if greedy else f"drawn with seed {seed}"
     p = 1.0 if greedy else end.probability(chosen)
     return [
@@ -265,13 +266,9 @@ def _drawn(end: Candidates, drawn: Any, tally: Any, seed: int) -> list[Fact]:
     """How the counts compare with the probabilities."""
     statistic, freedom, p = chi_square(end, tally)
     shown = f"chi-square {statistic:.4g} with {freedom} degrees of freedom, p = {p:.4g}"
+    label = f"{exact(len(drawn))} draws, seed {seed}"
     return [
-        Fact(
-            "draws",
-            drawn[:LISTED].tolist(),
-            f"{exact(len(drawn))} draws, seed {seed}",
-            lambda _: shown,
-        ),
+        Fact("draws", drawn[:LISTED].tolist(), label, lambda _: shown),
         Fact("n_draws", len(drawn)),
         Fact("chi_square", statistic),
         Fact("p_value", p),
@@ -283,16 +280,16 @@ def _line_up(
 ) -> View:
     """The final probabilities of every variant, side by side."""
     tokens = _shown(s, rows)
-    values = [_column(end, tokens) for end in ends]
+    results = {f"p{j}": _column(end, tokens) for j, end in enumerate(ends)}
     raw = _values(s.logits, tokens)
     table = [
         {
-            "id": t,
-            "label": s.label(t),
+            "id": token,
+            "label": s.label(token),
             "logit": raw[i],
-            **{f"p{j}": column[i] for j, column in enumerate(values)},
+            **{key: column[i] for key, column in results.items()},
         }
-        for i, t in enumerate(tokens)
+        for i, token in enumerate(tokens)
     ]
     columns = [
         Column("id", "id", exact, right=True),
@@ -303,14 +300,21 @@ def _line_up(
     facts = []
     for j, ((label, _), end) in enumerate(zip(variants, ends, strict=True)):
         said = f"entropy {end.entropy:.4f} nats, {exact(end.ids.size)} kept"
-        loss = None if s.target is None else _loss(end, s.target)
-        said += "" if s.target is None else f", loss {_nats(loss)}"
-        fact = {"setting": label, "entropy": end.entropy, "n_kept": int(end.ids.size), "loss": loss}
-        facts.append(Fact(f"p{j}", {**fact, "text": said}, label, lambda f: str(f["text"])))
-    title = f"{exact(s.n_vocab)} logits under {len(variants)} settings"
+        loss = None
+        if s.target is not None:
+            loss = _loss(end, s.target)
+            said += f", loss {_nats(loss)}"
+        fact = {
+            "setting": label,
+            "entropy": end.entropy,
+            "n_kept": int(end.ids.size),
+            "loss": loss,
+            "text": said,
+        }
+        facts.append(Fact(f"p{j}", fact, label, lambda f: str(f["text"])))
     return View(
         kind="sample/1",
-        title=title,
+        title=f"{exact(s.n_vocab)} logits under {len(variants)} settings",
         columns=columns,
         rows=table,
         facts=facts,
@@ -333,12 +337,13 @@ def _notes(s: Subject, settings: Settings, tokens: list[int]) -> list[str]:
 def bars_of(s: Subject, variants: list[Variant], title: str) -> Bars:
     """What a picture shows: the 40 likeliest tokens, before and after, or each variant."""
     tokens = _shown(s, 40)
-    ends = {label: run(s.engine, v, s.logits, s.n_vocab) for label, v in variants}
-    series = {
-        label or "after": _column(path[-1][1] if path else s.logits, tokens)
-        for label, path in ends.items()
-    }
+    series: dict[str, list[float | None]] = {}
     if len(variants) == 1:
-        series = {"before": _column(s.logits, tokens), **series}
-    found = [(k, [p or 0.0 for p in v]) for k, v in series.items()]
-    return Bars(title, [s.label(t) for t in tokens], found, "probability", lambda p: f"{p:.4f}")
+        series["before"] = _column(s.logits, tokens)
+    for label, settings in variants:
+        path = run(s.engine, settings, s.logits, s.n_vocab)
+        end = path[-1][1] if path else s.logits
+        series[label or "after"] = _column(end, tokens)
+    found = [(name, [p or 0.0 for p in column]) for name, column in series.items()]
+    names = [s.label(token) for token in tokens]
+    return Bars(title, names, found, "probability", lambda p: f"{p:.4f}")

@@ -12,6 +12,7 @@ import typer
 
 from llmcalc.cli.options.model import OutputOptions, count_in, takes
 from llmcalc.cli.output.write import write
+from llmcalc.cli.tokenize.options import CountOptions, TokenOptions
 from llmcalc.errors import InputError, UnavailableError
 from llmcalc.text import shorten
 from llmcalc.units import exact
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from llmcalc.cli.output.view import View
     from llmcalc.sources import Model
     from llmcalc.tokens.base import Tokenizer
-
-from llmcalc.cli.tokenize.options import CountOptions, TokenOptions
 
 DEFAULT = "gpt2"
 LONG = 4_000_000
@@ -63,43 +62,41 @@ def tokenize(
     if len(files) > 1 or (files and _must_count(files[0])):
         if counting.truncate is not None or counting.top is not None or counting.live:
             raise InputError("--truncate, --top and --live are for one text that is not too long")
-        _answer(
-            *shown.counted(tokenizer, files, options, mode, not counting.count), counting, output
-        )
+        view, n = shown.counted(tokenizer, files, options, mode, not counting.count)
+        _answer(view, n, counting, output)
         return
     text, mode, notes = _text(texts, options, mode, tokenizer)
     if counting.truncate is not None:
         _truncated(tokenizer, text, counting, mode)
         return
     context, embedding = _sizes(options)
-    view = shown.of_text(
-        shown.Subject(
-            tokenizer=tokenizer,
-            text=text,
-            special=mode,
-            add=options.add_special,
-            context=context,
-            embedding=embedding,
-            notes=notes,
-        ),
-        counting,
+    subject = shown.Subject(
+        tokenizer=tokenizer,
+        text=text,
+        special=mode,
+        add=options.add_special,
+        context=context,
+        embedding=embedding,
+        notes=notes,
     )
-    _answer(view, next(int(f.value) for f in view.facts if f.key == "n_tokens"), counting, output)
-    if counting.live and any(f.key == "live_same" and not f.value for f in view.facts):
+    view = shown.of_text(subject, counting)
+    facts = {fact.key: fact.value for fact in view.facts}
+    _answer(view, int(facts["n_tokens"]), counting, output)
+    if counting.live and not facts["live_same"]:
         raise typer.Exit(1)
 
 
 def _answer(view: View, n: int, counting: CountOptions, output: OutputOptions) -> None:
-    """The number alone or the whole view; exit 1 where there are more tokens than
-    ``--max-tokens``.
-    """
+    """The number alone or the whole view; exit 1 where ``--max-tokens`` is exceeded."""
     from llmcalc.cli.tokenize.table import priced
 
     if counting.count:
         print(n)
     else:
         write(priced(view, n, counting), output)
-    most = count_in("--max-tokens", counting.max_tokens) if counting.max_tokens is not None else n
+    if counting.max_tokens is None:
+        return
+    most = count_in("--max-tokens", counting.max_tokens)
     if n > most:
         typer.echo(
             f"{exact(n)} tokens, {exact(n - most)} more than --max-tokens {exact(most)}", err=True
@@ -112,28 +109,28 @@ def _model(options: TokenOptions) -> Model | None:
     from llmcalc.sources import presets, resolve
     from llmcalc.tokens.find import openai
 
-    if options.model is None or (
-        openai(options.model) is not None and presets.find(options.model) is None
-    ):
+    if options.model is None:
+        return None
+    if openai(options.model) is not None and presets.find(options.model) is None:
         return None
     return resolve(options.model)
 
 
 def _tokenizer(options: TokenOptions) -> Tokenizer:
+    """The tokenizer that was named, or that of the model that was."""
     from llmcalc.tokens.find import named, of_model, openai
 
-    if options.model is not None and options.tokenizer is None:
-        encoding = openai(options.model)
-        if encoding is not None:
-            return named(options.model)
-        try:
-            found = _model(options)
-        except InputError:
-            named(options.model)  # says what is close, among encodings and models
-            raise
-        assert found is not None
-        return of_model(found)
-    return named(options.tokenizer or DEFAULT)
+    if options.model is None or options.tokenizer is not None:
+        return named(options.tokenizer or DEFAULT)
+    if openai(options.model) is not None:
+        return named(options.model)
+    try:
+        found = _model(options)
+    except InputError:
+        named(options.model)  # says what is close, among encodings and models
+        raise
+    assert found is not None
+    return of_model(found)
 
 
 def _sizes(options: TokenOptions) -> tuple[int | None, int | None]:
@@ -142,9 +139,8 @@ def _sizes(options: TokenOptions) -> tuple[int | None, int | None]:
         found = _model(options)
         if found is None:
             return None, None
-        rows = next(
-            (int(w.shape[0]) for w in found.anatomy.weights if w.role == "embed.token"), None
-        )
+        tables = (w for w in found.anatomy.weights if w.role == "embed.token")
+        rows = next((int(table.shape[0]) for table in tables), None)
     except InputError:
         return None, None
     return found.longest_context, rows
@@ -166,10 +162,11 @@ def _files(texts: Sequence[str] | None, options: TokenOptions) -> list[Path]:
         return []
     found: list[Path] = []
     for word in texts:
-        path = Path(word)
         if word and _is_file(word):
-            found += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        elif any(c in word for c in "*?[") and len(texts) >= 1 and (matches := _matches(word)):
+            found += _inside(Path(word))
+            continue
+        matches = _matches(word) if any(c in word for c in "*?[") else []
+        if matches:
             found += matches
         elif len(texts) > 1:
             raise InputError(
@@ -181,6 +178,11 @@ def _files(texts: Sequence[str] | None, options: TokenOptions) -> list[Path]:
     return found
 
 
+def _inside(path: Path) -> list[Path]:
+    """Every file of a directory; a file is itself."""
+    return sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+
+
 _ENDINGS = "txt|md|rst|json|jsonl|csv|tsv|py|html?|xml|ya?ml|toml|parquet|log|tex|gz"
 _LIKE_A_FILE = re.compile(rf"(?:[\w.~-]+/)*[\w.~-]+\.(?:{_ENDINGS})")
 """What nobody writes as a text: a misspelt file must not pass for a short text."""
@@ -189,11 +191,10 @@ _LIKE_A_FILE = re.compile(rf"(?:[\w.~-]+/)*[\w.~-]+\.(?:{_ENDINGS})")
 def _matches(pattern: str) -> list[Path]:
     """Files that a pattern matches, for shells that leave patterns to the program."""
     path = Path(pattern)
-    base, rest = (
-        (Path(path.anchor), str(path.relative_to(path.anchor)))
-        if path.is_absolute()
-        else (Path(), pattern)
-    )
+    base, rest = Path(), pattern
+    if path.is_absolute():
+        base = Path(path.anchor)
+        rest = str(path.relative_to(base))
     try:
         return sorted(p for p in base.glob(rest) if p.is_file())
     except (OSError, ValueError, NotImplementedError):
@@ -221,22 +222,23 @@ def _text(
         raise InputError("--chat needs the model whose template to use", hint="--model ./SmolLM2")
     where = options.model or str(options.tokenizer)
     path = Path(where)
-    model = resolve(
-        where if path.is_dir() or path.suffix == ".gguf" or options.model else str(path.parent)
-    )
+    is_model = options.model or path.is_dir() or path.suffix == ".gguf"
+    model = resolve(where if is_model else str(path.parent))
     template, names = chat.template_of(model)
     conversation = chat.messages(Path(options.chat))
     whole = chat.render(template, conversation, names)
-    alone = sum(len(tokenizer.encode(str(m.get("content") or ""), "text")) for m in conversation)
-    n = len(tokenizer.encode(whole, "allow"))
+    contents = [str(message.get("content") or "") for message in conversation]
+    alone = sum(len(tokenizer.encode(content, "text")) for content in contents)
+    added = len(tokenizer.encode(whole, "allow")) - alone
     said = (
-        f"{len(conversation)} messages: {exact(alone)} tokens of content, {exact(n - alone)} that"
+        f"{len(conversation)} messages: {exact(alone)} tokens of content, {exact(added)} that"
         " the template adds"
     )
     return whole, "allow", [said]
 
 
 def _one_text(texts: Sequence[str] | None, options: TokenOptions, mode: str) -> str:
+    """A text as an argument, in a file, or from standard input."""
     from llmcalc.tokens.count import decode
 
     if sys.stdin is None and (not texts or "-" in texts):

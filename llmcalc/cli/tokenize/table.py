@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,9 @@ class Subject:
 
 
 def visible(piece: bytes | _Piece) -> str:
-    """A piece as a person reads it: spaces as dots, controls escaped, bytes that are no whole
-    character as bytes.
+    """A piece as a person reads it: spaces as dots, controls escaped.
+
+    Bytes that are no whole character stay bytes.
 
     >>> visible(b" the"), visible(bytes([0xe2, 0x82])), visible(b"a" + bytes([10]))
     ('·the', '<e2><82>', 'a\\\\n')
@@ -51,92 +53,83 @@ def visible(piece: bytes | _Piece) -> str:
         text = piece.decode()
     except UnicodeDecodeError:
         return "".join(f"<{b:02x}>" for b in piece)
-    return safe(
-        text.replace("\\", "\\\\")
-        .replace(" ", "·")
-        .replace("\n", "\\n")
-        .replace("\t", "\\t")
-        .replace("\r", "\\r")
-    )
+    return safe(text.translate(_VISIBLE))
 
 
 def of_text(s: Subject, counting: CountOptions) -> View:
     """One row per token, and what the text holds."""
     ids = s.tokenizer.encode(s.text, s.special, s.add)
     pieces = [s.tokenizer.piece(i) for i in ids]
-    n_bytes = len(s.text.encode("utf-8", "surrogatepass"))
-    words = len(s.text.split())
-    facts = [
-        Fact(
-            "tokenizer",
-            s.tokenizer.name,
-            "tokenizer",
-            lambda n: f"{safe(n)} ({safe(s.tokenizer.source)})",
-        ),
-        Fact("n_tokens", len(ids), "tokens", exact),
-        Fact("n_bytes", n_bytes, "bytes", exact),
-        Fact("n_chars", len(s.text), "characters", exact),
-        Fact("n_words", words, "words", exact),
-        Fact(
-            "bytes_per_token",
-            n_bytes / len(ids) if ids else None,
-            "bytes per token",
-            lambda x: f"{x:.3f}",
-        ),
-        Fact(
-            "tokens_per_word",
-            len(ids) / words if words else None,
-            "tokens per word",
-            lambda x: f"{x:.3f}",
-        ),
-        Fact("vocabulary", s.tokenizer.n_vocab),
-        Fact(
-            "distinct",
-            len(set(ids)),
-            "distinct",
-            lambda n: f"{exact(n)} of a vocabulary of {exact(s.tokenizer.n_vocab)}",
-        ),
-        Fact("n_partial", sum(1 for p in pieces if not _whole(p)), "pieces of a character", exact),
-        Fact("special", s.special),
-        Fact("ids", ids),
-        Fact("pieces", [p.decode("utf-8", "backslashreplace") for p in pieces]),
-    ]
+    facts = _facts(s, ids, pieces)
     if s.context is not None:
-        facts.append(
-            Fact(
-                "context_share",
-                len(ids) / s.context,
-                "of the model's context",
-                lambda _: percent(len(ids), s.context or 1),
-            )
-        )
+        share = percent(len(ids), s.context or 1)
+        label = "of the model's context"
+        facts.append(Fact("context_share", len(ids) / s.context, label, lambda _: share))
     if counting.live:
         facts += _live(s, ids)
     rows, columns = _rows(ids, pieces, counting)
-    notes = [*s.notes, *_notes(s, ids, len(rows), counting)]
-    title = f"{exact(len(ids))} tokens under {safe(s.tokenizer.name)}"
     return View(
         kind="tokenize/1",
-        title=title,
+        title=f"{exact(len(ids))} tokens under {safe(s.tokenizer.name)}",
         columns=columns,
         rows=rows,
         facts=facts,
-        notes=notes,
+        notes=[*s.notes, *_notes(s, ids, len(rows), counting)],
         bands=bands(pieces[: counting.rows or None]),
     )
 
 
+def _facts(s: Subject, ids: list[int], pieces: list[bytes]) -> list[Fact]:
+    tokenizer = s.tokenizer
+    n = len(ids)
+    n_bytes = len(s.text.encode("utf-8", "surrogatepass"))
+    n_words = len(s.text.split())
+    n_partial = sum(1 for piece in pieces if not _whole(piece))
+
+    def known_as(name: str) -> str:
+        return f"{safe(name)} ({safe(tokenizer.source)})"
+
+    def of_vocabulary(count: int) -> str:
+        return f"{exact(count)} of a vocabulary of {exact(tokenizer.n_vocab)}"
+
+    return [
+        Fact("tokenizer", tokenizer.name, "tokenizer", known_as),
+        Fact("n_tokens", n, "tokens", exact),
+        Fact("n_bytes", n_bytes, "bytes", exact),
+        Fact("n_chars", len(s.text), "characters", exact),
+        Fact("n_words", n_words, "words", exact),
+        Fact("bytes_per_token", n_bytes / n if n else None, "bytes per token", _three),
+        Fact("tokens_per_word", n / n_words if n_words else None, "tokens per word", _three),
+        Fact("vocabulary", tokenizer.n_vocab),
+        Fact("distinct", len(set(ids)), "distinct", of_vocabulary),
+        Fact("n_partial", n_partial, "pieces of a character", exact),
+        Fact("special", s.special),
+        Fact("ids", ids),
+        Fact("pieces", _texts(pieces)),
+    ]
+
+
+def _three(x: float) -> str:
+    return f"{x:.3f}"
+
+
+def _texts(pieces: Sequence[bytes]) -> list[str]:
+    """Pieces as text, for JSON: what is no UTF-8 is escaped."""
+    return [piece.decode("utf-8", "backslashreplace") for piece in pieces]
+
+
 def bands(pieces: Sequence[bytes]) -> list[str]:
-    """The text in pieces for a terminal that colours them; pieces of one character stay
-    together.
-    """
-    found, held = [], b""
+    """The text in pieces for a terminal that colours them; those of one character are one."""
+    found: list[str] = []
+    held = b""
     for piece in pieces:
         held += piece
         if _whole(held):
             found.append(safe(held.decode(), keep="\n"))
             held = b""
-    return found if not held else [*found, safe(held.decode("utf-8", "backslashreplace"))]
+    if held:
+        found.append(safe(held.decode("utf-8", "backslashreplace")))
+    return found
 
 
 def _whole(piece: bytes) -> bool:
@@ -150,30 +143,22 @@ def _whole(piece: bytes) -> bool:
 def _rows(
     ids: list[int], pieces: list[bytes], counting: CountOptions
 ) -> tuple[list[dict[str, Any]], list[Column]]:
-    text = Column("piece", "piece", visible)
-    if counting.top is not None:
-        often = Counter(ids).most_common(counting.top)
-        known = dict(zip(ids, pieces, strict=True))
-        rows: list[dict[str, Any]] = [
-            {"id": i, "piece": _Piece(known[i]), "times": n} for i, n in often
-        ]
-        return rows, [
-            Column("times", "times", exact, right=True),
-            Column("id", "id", exact, right=True),
-            text,
-        ]
-    most = counting.rows or len(ids)
-    rows = [
-        {"index": i, "id": t, "piece": _Piece(p), "bytes": len(p)}
-        for i, (t, p) in enumerate(zip(ids[:most], pieces[:most], strict=True))
-    ]
-    number = Column("index", "#", exact, right=True)
-    return rows, [
-        number,
-        Column("id", "id", exact, right=True),
-        text,
-        Column("bytes", "bytes", exact, right=True),
-    ]
+    """The tokens in order, or the most frequent ones."""
+    if counting.top is None:
+        # --rows 0 is all
+        most = counting.rows or len(ids)
+        return _in_order(ids[:most], pieces[:most]), _IN_ORDER
+    known = dict(zip(ids, pieces, strict=True))
+    often = Counter(ids).most_common(counting.top)
+    rows = [{"id": token, "piece": _Piece(known[token]), "times": n} for token, n in often]
+    return rows, [Column("times", "times", exact, right=True), _ID, _PIECE]
+
+
+def _in_order(ids: Sequence[int], pieces: Sequence[bytes]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for i, (token, piece) in enumerate(zip(ids, pieces, strict=True)):
+        rows.append({"index": i, "id": token, "piece": _Piece(piece), "bytes": len(piece)})
+    return rows
 
 
 class _Piece(str):
@@ -194,19 +179,32 @@ class _Piece(str):
         return iter(self.raw)
 
 
+_VISIBLE = str.maketrans({"\\": "\\\\", " ": "·", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+_ID = Column("id", "id", exact, right=True)
+_PIECE = Column("piece", "piece", visible)
+_IN_ORDER = [
+    Column("index", "#", exact, right=True),
+    _ID,
+    _PIECE,
+    Column("bytes", "bytes", exact, right=True),
+]
+
+
 def _notes(s: Subject, ids: list[int], shown: int, counting: CountOptions) -> list[str]:
+    """What of the text or of its reading a person may not expect."""
     said = []
-    if s.special == "allow" and any(i in set(s.tokenizer.special.values()) for i in ids):
+    special = set(s.tokenizer.special.values())
+    if s.special == "allow" and any(i in special for i in ids):
         said.append(
             "special tokens in the text are read as such (--special text reads them as plain text)"
         )
-    if s.special == "text" and any(t in s.text for t in s.tokenizer.special):
+    if s.special == "text" and any(spelt in s.text for spelt in s.tokenizer.special):
         said.append(
             "text that spells special tokens is read as plain text (--special allow reads it as"
             " them)"
         )
     first = ids[:2]
-    if len(first) == 2 and first[0] == first[1] and first[0] in s.tokenizer.special.values():
+    if len(first) == 2 and first[0] == first[1] and first[0] in special:
         said.append(
             "the text begins with the same special token twice: once written in it and once added"
         )
@@ -218,14 +216,12 @@ def _notes(s: Subject, ids: list[int], shown: int, counting: CountOptions) -> li
 
 
 def _live(s: Subject, ids: list[int]) -> list[Fact]:
-    """Whether decoding gives the text back."""
+    """Whether decoding gives the text back, and whether every id has a row."""
     same = s.tokenizer.decode(ids) == s.text.encode("utf-8", "surrogatepass")
     expected = s.tokenizer.lossless
-    said = (
-        "the same text"
-        if same
-        else "another text" + ("" if expected else ": this tokenizer normalises")
-    )
+    said = "the same text" if same else "another text"
+    if not same and not expected:
+        said += ": this tokenizer normalises"
     inside = s.embedding is None or all(i < s.embedding for i in ids)
     facts = [
         Fact("round_trip", same, "decoded again", lambda _: said),
@@ -233,13 +229,13 @@ def _live(s: Subject, ids: list[int]) -> list[Fact]:
     ]
     if s.embedding is not None:
         padded = max(s.embedding - s.tokenizer.n_vocab, 0)
-        rows = f"{exact(s.embedding)}, of which {exact(padded)} are no token's"
-        where = f"; the largest id is {exact(max(ids, default=0))}" + (
-            "" if inside else ", which has no row"
+        rows = (
+            f"{exact(s.embedding)}, of which {exact(padded)} are no token's; the largest id is"
+            f" {exact(max(ids, default=0))}"
         )
-        facts.append(
-            Fact("embedding_rows", s.embedding, "rows of the embedding", lambda _: rows + where)
-        )
+        if not inside:
+            rows += ", which has no row"
+        facts.append(Fact("embedding_rows", s.embedding, "rows of the embedding", lambda _: rows))
     return facts
 
 
@@ -258,9 +254,9 @@ def priced(view: View, n: int, counting: CountOptions) -> View:
 def decoded(tokenizer: Tokenizer, text: str) -> View:
     """Ids as the text that they stand for."""
     words = text.replace(",", " ").split()
-    if not words or not all(w.isdigit() for w in words):
+    if not words or not all(word.isdigit() for word in words):
         raise InputError(f"--ids is {shorten(text)!r}; token ids are whole numbers between commas")
-    ids = [int(w) for w in words]
+    ids = [int(word) for word in words]
     pieces = [tokenizer.piece(i) for i in ids]
     whole = tokenizer.decode(ids)
     shown = whole.decode("utf-8", "backslashreplace")
@@ -270,55 +266,43 @@ def decoded(tokenizer: Tokenizer, text: str) -> View:
         Fact("text", shown, "text", lambda t: safe(repr(t))),
         Fact("valid_utf8", _whole(whole)),
         Fact("ids", ids),
-        Fact("pieces", [p.decode("utf-8", "backslashreplace") for p in pieces]),
+        Fact("pieces", _texts(pieces)),
     ]
-    rows = [
-        {"index": i, "id": t, "piece": _Piece(p), "bytes": len(p)}
-        for i, (t, p) in enumerate(zip(ids, pieces, strict=True))
-    ]
-    columns = [
-        Column("index", "#", exact, right=True),
-        Column("id", "id", exact, right=True),
-        Column("piece", "piece", visible),
-        Column("bytes", "bytes", exact, right=True),
-    ]
-    return View("tokenize/1", f"{len(ids)} ids under {safe(tokenizer.name)}", columns, rows, facts)
+    title = f"{len(ids)} ids under {safe(tokenizer.name)}"
+    return View("tokenize/1", title, _IN_ORDER, _in_order(ids, pieces), facts)
 
 
 def compared(names: str, text: str, special: str) -> View:
-    """One text under several tokenizers: how many tokens, and where they cut otherwise than the
-    first.
-    """
-    tokenizers = [named(n.strip()) for n in names.split(",") if n.strip()]
+    """One text under several tokenizers: how many tokens, and where they cut otherwise."""
+    tokenizers = [named(name.strip()) for name in names.split(",") if name.strip()]
     if len(tokenizers) < 2:
         raise InputError(
             f"--compare {names!r} names fewer than two tokenizers",
             hint="--compare gpt2,cl100k_base",
         )
-    encoded = [t.encode(text, special) for t in tokenizers]
-    cuts = [_cuts(t, ids) for t, ids in zip(tokenizers, encoded, strict=True)]
-    rows = [
-        {
-            "tokenizer": t.name,
-            "n_tokens": len(ids),
-            "ratio": len(ids) / len(encoded[0]) if encoded[0] else None,
-            "different_cuts": len(cut ^ cuts[0]),
-            "vocabulary": t.n_vocab,
-            "pieces": [_Piece(t.piece(i)) for i in ids],
-        }
-        for t, ids, cut in zip(tokenizers, encoded, cuts, strict=True)
-    ]
+    encoded = [tokenizer.encode(text, special) for tokenizer in tokenizers]
+    cuts = [_cuts(tokenizer, ids) for tokenizer, ids in zip(tokenizers, encoded, strict=True)]
+    # all are compared with the first
+    n_first, first_cuts = len(encoded[0]), cuts[0]
+    rows: list[dict[str, Any]] = []
+    for tokenizer, ids, own_cuts in zip(tokenizers, encoded, cuts, strict=True):
+        rows.append(
+            {
+                "tokenizer": tokenizer.name,
+                "n_tokens": len(ids),
+                "ratio": len(ids) / n_first if n_first else None,
+                "different_cuts": len(own_cuts ^ first_cuts),
+                "vocabulary": tokenizer.n_vocab,
+                "pieces": [_Piece(tokenizer.piece(i)) for i in ids],
+            }
+        )
     columns = [
         Column("tokenizer", "tokenizer"),
         Column("n_tokens", "tokens", exact, right=True),
         Column("ratio", "to the first", lambda r: "-" if r is None else f"{r:.3f}", right=True),
         Column("different_cuts", "other boundaries", exact, right=True),
         Column("vocabulary", "vocabulary", exact, right=True),
-        Column(
-            "pieces",
-            "pieces",
-            lambda ps: "|".join(visible(p) for p in ps[:24]) + (" ..." if len(ps) > 24 else ""),
-        ),
+        Column("pieces", "pieces", _first_pieces),
     ]
     facts = [
         Fact("n_bytes", len(text.encode()), "bytes", exact),
@@ -331,13 +315,15 @@ def compared(names: str, text: str, special: str) -> View:
     return View("tokenize/1", title, columns, rows, facts, picture=drawn)
 
 
+def _first_pieces(pieces: Sequence[_Piece], most: int = 24) -> str:
+    shown = "|".join(visible(piece) for piece in pieces[:most])
+    return shown + (" ..." if len(pieces) > most else "")
+
+
 def _cuts(tokenizer: Tokenizer, ids: Sequence[int]) -> set[int]:
     """Byte offsets at which pieces end."""
-    at, found = 0, set()
-    for i in ids:
-        at += len(tokenizer.piece(i))
-        found.add(at)
-    return found
+    lengths = (len(tokenizer.piece(i)) for i in ids)
+    return set(accumulate(lengths))
 
 
 def counted(
@@ -345,29 +331,16 @@ def counted(
 ) -> tuple[View, int]:
     """Files of any size, one row each, and their sum."""
     rows: list[dict[str, Any]] = []
-    total, records = Counts(), 0
-    progress = Progress(sum(p.stat().st_size for p in files))
+    total = Counts()
+    records = 0
+    progress = Progress(sum(path.stat().st_size for path in files))
     for path in files:
         n_records = None
         if corpus.is_corpus(path):
             counts, n_records = corpus.count(tokenizer, path, options.field, special)
             records += n_records
         else:
-            try:
-                with path.open("rb") as file:
-                    counts = count(
-                        tokenizer,
-                        file,
-                        special,
-                        options.errors,
-                        shorten(path.name),
-                        progress.tell,
-                        words,
-                    )
-            except OSError as error:
-                raise InputError(
-                    f"{shorten(str(path))} cannot be read: {error.strerror or error}"
-                ) from None
+            counts = _count_file(tokenizer, path, options, special, progress, words)
         progress.done(path.stat().st_size)
         total += counts
         rows.append(
@@ -383,21 +356,37 @@ def counted(
     return _files_view(tokenizer, rows, total, records, special), total.tokens
 
 
+def _count_file(
+    tokenizer: Tokenizer,
+    path: Path,
+    options: TokenOptions,
+    special: str,
+    progress: Progress,
+    words: bool,
+) -> Counts:
+    shown = shorten(path.name)
+    try:
+        with path.open("rb") as file:
+            return count(tokenizer, file, special, options.errors, shown, progress.tell, words)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{shorten(str(path))} cannot be read: {reason}") from None
+
+
 def _files_view(
     tokenizer: Tokenizer, rows: list[dict[str, Any]], total: Counts, records: int, special: str
 ) -> View:
+    """One row per file, and what they hold together."""
+
+    def counted_records(n: int | None) -> str:
+        return "-" if n is None else exact(n)
+
     columns = [
         Column("file", "file", safe),
         Column("n_tokens", "tokens", exact, right=True),
         Column("n_bytes", "bytes", exact, right=True),
         Column("n_words", "words", exact, right=True),
-        Column(
-            "records",
-            "records",
-            lambda n: "-" if n is None else exact(n),
-            right=True,
-            shown=records > 0,
-        ),
+        Column("records", "records", counted_records, right=True, shown=records > 0),
     ]
     each = total.n_bytes / total.tokens if total.tokens else None
     facts = [
@@ -406,7 +395,7 @@ def _files_view(
         Fact("n_bytes", total.n_bytes, "bytes", exact),
         Fact("n_chars", total.chars, "characters", exact),
         Fact("n_words", total.words, "words", exact),
-        Fact("bytes_per_token", each, "bytes per token", lambda x: f"{x:.3f}"),
+        Fact("bytes_per_token", each, "bytes per token", _three),
         Fact("n_records", records, "records" if records else None, exact),
         Fact("special", special),
     ]
@@ -417,7 +406,9 @@ def _files_view(
         )
     if not tokenizer.cuts_before_spaces:
         notes.append(f"{safe(tokenizer.name)} sees every text whole: cutting it could change ids")
-    title = f"{exact(total.tokens)} tokens" + (f" in {len(rows)} files" if len(rows) > 1 else "")
+    title = f"{exact(total.tokens)} tokens"
+    if len(rows) > 1:
+        title += f" in {len(rows)} files"
     return View(
         kind="tokenize/1", title=title, columns=columns, rows=rows, facts=facts, notes=notes
     )

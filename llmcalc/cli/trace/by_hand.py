@@ -21,6 +21,11 @@ from llmcalc.text import shorten
 
 SHORTCUTS = {"widths": [3, 3, 3, 3, 3, 1], "x": [1, 0, -1], "target": 0, "seed": 123}
 ATTENTION = {"X": [[0.2, 1.0, 0.1], [0.9, 0.1, 0.4], [0.6, 0.4, 0.9]], "causal": True}
+_EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "attention": ATTENTION,
+    "shortcuts": SHORTCUTS,
+    **basics.EXAMPLES,
+}
 
 
 def known() -> tuple[str, ...]:
@@ -32,8 +37,7 @@ def known() -> tuple[str, ...]:
 def by_hand(text: str) -> View:
     """The calculation that a name, a JSON text or a JSON file asks for."""
     if text in known():
-        examples = {"attention": ATTENTION, "shortcuts": SHORTCUTS, **basics.EXAMPLES}
-        return _worked(text, examples[text])
+        return _worked(text, _EXAMPLES[text])
     if text.lstrip().startswith("{"):
         asked = parse_json(text, "--by-hand")
     elif text.endswith(".json"):
@@ -52,8 +56,8 @@ def by_hand(text: str) -> View:
     if isinstance(values, list) and name in basics.MAIN:
         values = {basics.MAIN[name]: values}
     if not isinstance(values, dict):
-        keys = basics.EXAMPLES.get(name, ATTENTION if name == "attention" else SHORTCUTS)
-        raise InputError(f"{name} takes an object, like {json.dumps({name: keys})}")
+        example = json.dumps({name: _EXAMPLES[name]})
+        raise InputError(f"{name} takes an object, like {example}")
     return _worked(name, values)
 
 
@@ -71,31 +75,28 @@ def _shortcuts(g: Given) -> Worked:
     """Real gradients by torch, without and with shortcuts."""
     from llmcalc.cli.measured import need_live
 
-    widths, x = g.wholes("widths", most=4096), [float(v) for v in g.vector("x")]
-    target, seed = g.number("target", 0), g.whole("seed", 123, 0, 2**31)
+    widths = g.wholes("widths", most=4096)
+    x = [float(v) for v in g.vector("x")]
+    target = g.number("target", 0)
+    seed = g.whole("seed", 123, 0, 2**31)
     if len(widths) < 2 or min(widths) < 1 or widths[0] != len(x):
         raise InputError(f"widths are those of x, {len(x)}, and of every layer's output")
     need_live()
     from llmcalc.live.shortcuts import mean_gradients
 
-    found = {
-        said: mean_gradients(widths, x, target, seed, said == "with")
-        for said in ("without", "with")
-    }
-    steps = [
-        Step(f"{k} shortcuts", "mean |dL/dW| of each layer", np.array([v]))
-        for k, v in found.items()
-    ]
-    last = found["without"][-1]
-    values: dict[str, tuple[str, Any]] = {k: (f"{k} shortcuts", v) for k, v in found.items()}
-    if last:
-        values["first_over_last_without"] = (
-            "first layer's over last layer's, without",
-            found["without"][0] / last,
-        )
-    return Worked(
-        f"linear layers {'-'.join(map(str, widths))} with GELU, torch, seed {seed}", steps, values
-    )
+    steps: list[Step] = []
+    values: dict[str, tuple[str, Any]] = {}
+    for said in ("without", "with"):
+        means = mean_gradients(widths, x, target, seed, said == "with")
+        label = f"{said} shortcuts"
+        steps.append(Step(label, "mean |dL/dW| of each layer", np.array([means])))
+        values[said] = (label, means)
+    _, without = values["without"]
+    if without[-1]:
+        ratio = without[0] / without[-1]
+        values["first_over_last_without"] = ("first layer's over last layer's, without", ratio)
+    chain = "-".join(map(str, widths))
+    return Worked(f"linear layers {chain} with GELU, torch, seed {seed}", steps, values)
 
 
 def _said(value: Any) -> str:
@@ -113,46 +114,42 @@ def attention_by_hand(given: Mapping[str, Any]) -> View:
     Masked, from a cache too.
     """
     g = Given(given)
-    causal, scaled, n_heads = g.flag("causal", False), g.flag("scaled", True), g.whole("heads", 1)
+    causal = g.flag("causal", False)
+    scaled = g.flag("scaled", True)
+    n_heads = g.whole("heads", 1)
     steps = _steps(g, n_heads, causal, scaled)
     g.all_read()
     facts: list[Fact] = []
-    by_name = {s.name: s.values for s in steps}
+    by_name = {step.name: step.values for step in steps}
     if causal and n_heads == 1 and len(by_name["Q"]) == len(by_name["K"]):
         cached = with_cache(by_name["Q"], by_name["K"], by_name["V"], scaled)
         apart = float(np.abs(cached - by_name["output"]).max())
         facts.append(Fact("cached_output", cached.tolist()))
-        facts.append(
-            Fact(
-                "cache_difference",
-                apart,
-                "row by row with a cache, largest difference",
-                lambda x: f"{x:g}",
-            )
-        )
+        label = "row by row with a cache, largest difference"
+        facts.append(Fact("cache_difference", apart, label, lambda x: f"{x:g}"))
     return view("attention by hand", steps, facts)
 
 
 def _steps(g: Given, n_heads: int, causal: bool, scaled: bool) -> list[Step]:
     """From X, or from Q, K and V where they are given."""
-    names = ("X", *"QKV", *(f"W_{n}" for n in "QKVO"))
-    matrices = {n: g.matrix(n) for n in names if g.has(n)}
-    direct = [n for n in "QKV" if n in matrices]
+    names = ("X", *"QKV", *(f"W_{name}" for name in "QKVO"))
+    matrices = {name: g.matrix(name) for name in names if g.has(name)}
+    w_o = matrices.get("W_O")
+    direct = [name for name in "QKV" if name in matrices]
     if "X" in matrices:
+        x = matrices["X"]
         if direct:
             raise InputError(f"X and {direct[0]} say the same thing twice")
-        projections = {k: m for k, m in matrices.items() if k.startswith("W_")}
+        projections = {name: w for name, w in matrices.items() if name.startswith("W_")}
         for name, w in projections.items():
-            if name != "W_O" and len(w) != matrices["X"].shape[1]:
-                raise InputError(f"X is {matrices['X'].shape[1]} wide and {name} has {len(w)} rows")
-        return heads(
-            project(matrices["X"], projections), n_heads, causal, scaled, matrices.get("W_O")
-        )
+            if name != "W_O" and len(w) != x.shape[1]:
+                raise InputError(f"X is {x.shape[1]} wide and {name} has {len(w)} rows")
+        return heads(project(x, projections), n_heads, causal, scaled, w_o)
     g.all_read()
     if direct != list("QKV"):
         raise InputError(
             "attention needs X, or Q, K and V",
             hint='{"X": [[0.2, 1.0], [0.9, 0.1]], "causal": true}',
         )
-    parts = {n: Step(n, "given", matrices[n]) for n in "QKV"}
-    return heads(parts, n_heads, causal, scaled, matrices.get("W_O"))
+    parts = {name: Step(name, "given", matrices[name]) for name in direct}
+    return heads(parts, n_heads, causal, scaled, w_o)

@@ -1,6 +1,4 @@
-"""``llmcalc trace``: what shape and cost everything has on the way to the next token, and what it
-really was.
-"""
+"""``llmcalc trace``: shape and cost of everything on the way to the next token, and what it was."""
 
 from __future__ import annotations
 
@@ -12,16 +10,13 @@ import typer
 
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, count_in, takes
 from llmcalc.cli.output.write import write
+from llmcalc.cli.trace.options import CourseOptions, LiveOptions
 from llmcalc.errors import InputError
-from llmcalc.formats.element import DType
 from llmcalc.questions.trace import Ask, Step, ask, walk
 
 if TYPE_CHECKING:
     from llmcalc.cli.trace.table import Subject
     from llmcalc.sources import Model
-
-
-from llmcalc.cli.trace.options import CourseOptions, LiveOptions
 
 
 @takes
@@ -62,21 +57,25 @@ def trace(
     if not run.live and run.given():
         raise InputError(f"{run.given()[0]} goes with --live")
     shown = None
-    if (
-        subject.argument or subject.model or subject.d is None
-    ):  # of a named model, --layers says which to show
-        shown, subject = _layers(subject.layers), replace(subject, layers=None)
+    if subject.argument or subject.model or subject.d is None:
+        # of a named model, --layers says which to show
+        shown = _layers(subject.layers)
+        subject = replace(subject, layers=None)
     asked = trace_view.Subject(subject.resolve("toy"), shown, full, output.explain)
     model = asked.model
     if run.live:
         _live(asked, run, output, tokens)
         return
-    a = ask(_count("--batch", batch), _count("--tokens", tokens or "5"), _count("--past", past, 0))
-    write(trace_view.view(asked, a, _steps(model, a), _stored(model)), output)
+    n_batch = _count("--batch", batch)
+    n_tokens = _count("--tokens", tokens or "5")
+    load = ask(n_batch, n_tokens, _count("--past", past, 0))
+    write(trace_view.view(asked, load, _steps(model, load), model.dtype), output)
 
 
 def _course(course: CourseOptions, subject: ModelOptions, output: OutputOptions) -> None:
-    others = sorted(set(subject.sizes()) - ({"layers"} if course.toy else set()))
+    """A calculation by hand, which has no model."""
+    allowed = {"layers"} if course.toy else set()
+    others = sorted(set(subject.sizes()) - allowed)
     if others:
         raise InputError(f"--{others[0].replace('_', '-')} does not change a calculation by hand")
     if course.toy:
@@ -88,11 +87,10 @@ def _course(course: CourseOptions, subject: ModelOptions, output: OutputOptions)
         from llmcalc.sources.json_file import read_json
 
         path = course.attention_by_hand
-        view = (
-            by_hand(course.by_hand or "")
-            if path is None
-            else attention_by_hand(read_json(Path(path)))
-        )
+        if path is None:
+            view = by_hand(course.by_hand or "")
+        else:
+            view = attention_by_hand(read_json(Path(path)))
     write(view, output)
 
 
@@ -100,10 +98,6 @@ def _steps(model: Model, a: Ask) -> list[Step]:
     if model.blocks_only:
         raise InputError("tracing needs a vocabulary", hint="give --vocab")
     return list(walk(model.anatomy, a))
-
-
-def _stored(model: Model) -> DType:
-    return model.dtype
 
 
 def _live(subject: Subject, run: LiveOptions, output: OutputOptions, tokens: str | None) -> None:
@@ -118,6 +112,7 @@ def _live(subject: Subject, run: LiveOptions, output: OutputOptions, tokens: str
     view, differences = trace_live.view(subject, run)
     if view is not None:
         write(view, output)
+    # what was measured is not what was predicted
     if differences:
         raise typer.Exit(1)
 
@@ -130,9 +125,10 @@ def _count(flag: str, text: str, least: int = 1) -> int:
 
 
 def _layers(text: str | None) -> tuple[int, ...] | None:
+    """The layers to show, from --layers of a model that has its own number of them."""
     if text is None:
         return None
     words = text.split(",")
-    if not all(w.strip().isdigit() for w in words):
+    if not all(word.strip().isdigit() for word in words):
         raise InputError(f"--layers is {text!r}; layers are whole numbers between commas")
-    return tuple(int(w) for w in words)
+    return tuple(int(word) for word in words)

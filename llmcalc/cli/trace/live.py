@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,12 @@ from llmcalc.units import exact, size
 if TYPE_CHECKING:
     from llmcalc.cli.trace.options import LiveOptions
 
-TOY_PROMPT = "The weather is"
 _SMALL = 1024
 """Vocabularies up to this size have all their logits in JSON."""
+_PRINTED = 65536
+"""Numbers of a tensor that are printed, at most."""
+_KEPT = frozenset({"layer", "attn.weights", "attn.q", "attn.k", "attn.v"})
+"""Slots whose numbers are looked at when the pass is over."""
 
 
 def view(subject: Subject, run: LiveOptions) -> tuple[View | None, int]:
@@ -36,27 +39,25 @@ def view(subject: Subject, run: LiveOptions) -> tuple[View | None, int]:
 
     Of several processes the first one alone has something to show; differences are those of all.
     """
+    # before anything is loaded
     began = peak_resident()
     live = load(subject.model, run.device, run.dtype, run.stream_layers or None, run.tp)
     prompt, tokenizer = prompt_ids(live, run.prompt, run.ids)
-    padded, valid = _padded(live, prompt, run.pad_left)
-    trace = watch(
-        live,
-        padded,
-        valid,
-        frozenset({"layer", "attn.weights", "attn.q", "attn.k", "attn.v", "attn.scores"}),
-    )
-    steps = _steps(live, padded.shape[1])
+    padded, valid = _padded(live, prompt, run.pad_left)  # (1, T) both
+    tokens = padded.shape[1]
+    trace = watch(live, padded, valid, _KEPT)
+    steps = _steps(live, tokens)
     kind = dtype(name_of(live.dtype))
     found = rows(subject, steps, kind)
     differences = _measure(found, trace)
-    facts, more = _facts(live, trace, steps, padded.shape[1], kind.size)
+    facts, more = _facts(live, trace, steps, tokens, kind.size)
     if live.streamed:
         facts += _streamed(live, trace, began)
     ranks = live.runner.ranks
     differences = sum(ranks.gathered(differences + more))
     if ranks.size > 1:
         facts.append(_by_rank(live))
+        # the others must take part in what is gathered above, and say nothing
         if ranks.rank > 0:
             return None, differences
     said = _said(live, subject, steps, trace, tokenizer)
@@ -68,21 +69,17 @@ def view(subject: Subject, run: LiveOptions) -> tuple[View | None, int]:
         grid = _heat(trace, run.attention, _labels(tokenizer, padded[0].tolist()))
     if run.qkv is not None:
         facts += _matrices(trace, run.qkv)
-    title = (
-        f"{subject.model.name}, run on {live.device} in {name_of(live.dtype)}: {padded.shape[1]}"
-        " tokens"
-    )
-    drawn = grid.picture if grid else None
+    where = f"run on {live.device} in {name_of(live.dtype)}"
     made = View(
         kind="trace/1",
-        title=title,
+        title=f"{subject.model.name}, {where}: {tokens} tokens",
         columns=_columns(),
         rows=found,
         facts=facts,
         notes=said,
         model=described(subject.model),
         grid=grid,
-        picture=drawn,
+        picture=grid.picture if grid else None,
     )
     return made, differences
 
@@ -94,14 +91,18 @@ def _steps(live: Live, tokens: int) -> list[Step]:
     if ranks.size == 1:
         return steps
     whole = Dim(ranks.vocab, "vocab")
-    return [
-        replace(s, shape=(*s.shape[:-1], whole)) if s.slot in ("head", "last") else s for s in steps
-    ]
+    found = []
+    for step in steps:
+        if step.slot in ("head", "last"):
+            step = replace(step, shape=(*step.shape[:-1], whole))
+        found.append(step)
+    return found
 
 
 def _padded(
     live: Live, prompt: Sequence[int], pad: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Ids (1, T) with padding before them, and which are text, or None where all are."""
     if pad < 0:
         raise InputError(f"--pad-left is {pad}; it must not be negative")
     ids = ids_tensor(live, [[0] * pad + list(prompt)])
@@ -134,34 +135,36 @@ def _measure(found: list[Row], trace: Trace) -> int:
 
 def _columns() -> list[Column]:
     """Predicted shape, measured shape, then what the numbers were."""
-
-    def short(x: Any) -> str:
-        return "-" if x is None else f"{x:.4g}"
-
     shown = {"step", "layer", "op", "part", "shape"}
-    heads = {"shape": "predicted"}
-    columns = [
-        replace(c, shown=c.key in shown, heading=heads.get(c.key, c.heading))
-        for c in COLUMNS
-        if c.key != "layers"
-    ]
-    shape = next(c.show for c in COLUMNS if c.key == "shape")
+    columns = []
+    for column in COLUMNS:
+        if column.key == "layers":
+            continue
+        heading = "predicted" if column.key == "shape" else column.heading
+        columns.append(replace(column, shown=column.key in shown, heading=heading))
+    shape = next(column.show for column in COLUMNS if column.key == "shape")
     return [
         *columns,
         Column("measured_shape", "measured", shape),
         Column("dtype", "dtype", shown=False),
-        Column("mean", "mean", short, right=True),
-        Column("std", "std", short, right=True),
-        Column("max_abs", "largest", short, right=True),
-        Column("seconds", "ms", lambda s: "-" if s is None else f"{1000 * s:.3f}", right=True),
-        Column(
-            "memory_bytes",
-            "memory",
-            lambda n: "-" if n is None else size(n),
-            right=True,
-            shown=False,
-        ),
+        Column("mean", "mean", _short, right=True),
+        Column("std", "std", _short, right=True),
+        Column("max_abs", "largest", _short, right=True),
+        Column("seconds", "ms", _milliseconds, right=True),
+        Column("memory_bytes", "memory", _memory, right=True, shown=False),
     ]
+
+
+def _short(x: float | None) -> str:
+    return "-" if x is None else f"{x:.4g}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.3f}"
+
+
+def _memory(n_bytes: int | None) -> str:
+    return "-" if n_bytes is None else size(n_bytes)
 
 
 def _facts(
@@ -173,40 +176,37 @@ def _facts(
     cache = cache_bytes(live.runner.anatomy, tokens, 1, element)
     bound = int(peak_bound(steps, element))
     have = loaded.n_bytes + loaded.buffer_bytes
+
+    def at_most(n: int) -> str:
+        return f"{exact(n)} B, at most {exact(bound)} predicted"
+
     facts = [
         Fact("device", str(live.device), "device"),
         Fact("dtype", name_of(live.dtype)),
         Fact("measured_params", loaded.params, "parameters loaded", exact),
         Fact("weight_bytes_predicted", weights),
-        Fact(
-            "weight_bytes",
-            have,
-            "weights",
-            lambda n: f"{exact(n)} B, predicted {exact(weights)}: difference {n - weights}",
-        ),
+        Fact("weight_bytes", have, "weights", _beside(weights)),
         Fact("kv_bytes_predicted", cache),
-        Fact(
-            "kv_bytes",
-            trace.cache.n_bytes,
-            "cache",
-            lambda n: f"{exact(n)} B, predicted {exact(cache)}: difference {n - cache}",
-        ),
+        Fact("kv_bytes", trace.cache.n_bytes, "cache", _beside(cache)),
         Fact("activation_bytes_bound", bound),
-        Fact(
-            "activation_bytes",
-            trace.peak_bytes,
-            "activations at once",
-            lambda n: f"{exact(n)} B, at most {exact(bound)} predicted",
-        ),
+        Fact("activation_bytes", trace.peak_bytes, "activations at once", at_most),
         Fact("seconds", trace.seconds, "seconds, watched", lambda s: f"{s:.4f}"),
     ]
-    return facts, (have != weights) + (trace.cache.n_bytes != cache) + (trace.peak_bytes > bound)
+    differ = (have != weights, trace.cache.n_bytes != cache, trace.peak_bytes > bound)
+    return facts, sum(differ)
+
+
+def _beside(predicted: int) -> Callable[[int], str]:
+    """How a number of bytes is shown that is known exactly before."""
+
+    def said(n: int) -> str:
+        return f"{exact(n)} B, predicted {exact(predicted)}: difference {n - predicted}"
+
+    return said
 
 
 def _streamed(live: Live, trace: Trace, began: int) -> list[Fact]:
-    """What one layer at a time needs at once, predicted, and how far this process's memory has
-    really grown.
-    """
+    """What one layer at a time needs at once, predicted, and how far memory has really grown."""
     at_once = layer_bytes(live.runner.anatomy, live.dtype) + trace.cache.n_bytes + trace.peak_bytes
     grown = peak_resident() - began
 
@@ -223,12 +223,11 @@ def _by_rank(live: Live) -> Fact:
     """What every process holds of the weights."""
     loaded = live.runner.weights.loaded
     each = live.runner.ranks.gathered(loaded.n_bytes + loaded.buffer_bytes)
-    return Fact(
-        "rank_weight_bytes",
-        each,
-        "weights by process",
-        lambda ns: ", ".join(f"{exact(n)} B" for n in ns),
-    )
+
+    def said(ns: Sequence[int]) -> str:
+        return ", ".join(f"{exact(n)} B" for n in ns)
+
+    return Fact("rank_weight_bytes", each, "weights by process", said)
 
 
 def _said(
@@ -251,10 +250,10 @@ def _labels(tokenizer: Tokenizer | None, ids: Sequence[int]) -> list[str]:
 
 def _next(trace: Trace, tokenizer: Tokenizer | None, k: int) -> list[Fact]:
     """The likeliest next tokens, and all logits of a small vocabulary."""
-    last = trace.logits[0, -1]
-    best = top(last, max(1, k))
+    last = trace.logits[0, -1]  # (V)
     items = [
-        {"id": i, "token": label(tokenizer, i), "logit": v, "probability": p} for i, v, p in best
+        {"id": token, "token": label(tokenizer, token), "logit": logit, "probability": probability}
+        for token, logit, probability in top(last, max(1, k))
     ]
     said = ", ".join(f"{x['token']} {x['probability']:.4f}" for x in items)
     facts = [Fact("next", items, "next token", lambda _: said)]
@@ -264,9 +263,10 @@ def _next(trace: Trace, tokenizer: Tokenizer | None, k: int) -> list[Fact]:
 
 
 def _lens(live: Live, trace: Trace, tokenizer: Tokenizer | None) -> Fact:
+    """The likeliest next token after each layer."""
     seen = [
-        {"layer": i, "id": t, "token": label(tokenizer, t), "probability": p}
-        for i, t, p in lens(live, trace)
+        {"layer": layer, "id": token, "token": label(tokenizer, token), "probability": probability}
+        for layer, token, probability in lens(live, trace)
     ]
     said = ", ".join(f"{x['layer']}: {x['token']} {x['probability']:.2f}" for x in seen)
     return Fact("logit_lens", seen, "after each layer", lambda _: said)
@@ -274,9 +274,9 @@ def _lens(live: Live, trace: Trace, tokenizer: Tokenizer | None) -> Fact:
 
 def _place(text: str, what: str) -> tuple[int, ...]:
     words = text.split(".")
-    if not all(w.isdigit() for w in words):
+    if not all(word.isdigit() for word in words):
         raise InputError(f"{what} is {text!r}; it is numbers: 3.0")
-    return tuple(int(w) for w in words)
+    return tuple(int(word) for word in words)
 
 
 def _heat(trace: Trace, text: str, labels: Sequence[str]) -> Grid:
@@ -285,46 +285,47 @@ def _heat(trace: Trace, text: str, labels: Sequence[str]) -> Grid:
     if len(place) != 2:
         raise InputError(f"--attention is {text!r}; it is LAYER.HEAD: 0.3")
     layer, head = place
-    weights = trace.kept.get((layer, "attn.weights"))
+    weights = trace.kept.get((layer, "attn.weights"))  # (1, n_h, T, T)
     if weights is None:
         raise InputError(f"layer {layer} has no attention weights to draw")
     if head >= weights.shape[1]:
         raise InputError(f"--attention {text}: layer {layer} has heads 0 to {weights.shape[1] - 1}")
     numbers = weights[0, head].tolist()
-    texts = [[f"{x:.2f}" if x else "·" for x in row] for row in numbers]
-    title = f"layer {layer}, head {head}: how much each query (row) takes from each key (column)"
     return Grid(
-        title=title,
+        title=f"layer {layer}, head {head}: how much each query (row) takes from each key (column)",
         corner="query",
         rows=list(labels),
         columns=list(labels),
-        texts=texts,
+        texts=[[f"{x:.2f}" if x else "·" for x in row] for row in numbers],
         heat=numbers,
     )
 
 
 def _matrices(trace: Trace, text: str) -> list[Fact]:
     """Queries, keys, values and weights of one layer's heads, as they were."""
-    place = _place(text, "--qkv")
+    layer = _place(text, "--qkv")[0]
     facts = []
     for slot in ("attn.q", "attn.k", "attn.v", "attn.weights"):
-        tensor = trace.kept.get((place[0], slot))
+        tensor = trace.kept.get((layer, slot))  # (1, heads, T, d_h or T)
         if tensor is None:
-            raise InputError(f"--qkv {text}: layer {place[0]} has no {slot}")
-        if tensor.numel() > 65536:
+            raise InputError(f"--qkv {text}: layer {layer} has no {slot}")
+        if tensor.numel() > _PRINTED:
             raise InputError(
                 f"--qkv {text}: {slot} has {tensor.numel()} numbers, too many to print"
             )
-        facts.append(Fact(slot.replace(".", "_"), _rounded(tensor[0].tolist()), slot, _written))
+        heads = _rounded(tensor[0].tolist())
+        facts.append(Fact(slot.replace(".", "_"), heads, slot, _written))
     return facts
 
 
 def _rounded(x: Any) -> Any:
+    """A nested list of numbers, each to five digits behind the point."""
     return [_rounded(y) for y in x] if isinstance(x, list) else round(x, 5)
 
 
 def _written(heads: list[list[list[float]]]) -> str:
     lines = []
     for n, head in enumerate(heads):
-        lines.append(f"head {n}: " + " / ".join(" ".join(f"{x:.3f}" for x in row) for row in head))
+        rows = [" ".join(f"{x:.3f}" for x in row) for row in head]
+        lines.append(f"head {n}: " + " / ".join(rows))
     return "; ".join(lines)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from llmcalc.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

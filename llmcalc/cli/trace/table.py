@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,11 +41,7 @@ COLUMNS = (
     Column("op", "op"),
     Column("part", "part", lambda p: safe(_IN_LAYER.sub("", p).removesuffix(".weight"))),
     Column("formula", "shape"),
-    Column(
-        "shape",
-        "numbers",
-        lambda s: "[" + ", ".join(str(int(x)) for x in s) + "]" if s is not None else "-",
-    ),
+    Column("shape", "numbers", lambda s: "-" if s is None else _bracketed(str(int(x)) for x in s)),
     Column("bytes", "bytes", exact, right=True),
     Column("params", "params", exact, right=True),
     Column("flop", "FLOP", exact, right=True),
@@ -53,15 +49,20 @@ COLUMNS = (
 )
 
 
+def _bracketed(words: Iterable[str]) -> str:
+    return "[" + ", ".join(words) + "]"
+
+
 def shown_layers(subject: Subject, steps: Sequence[Step]) -> dict[int, list[int]]:
-    """Layers to show, each with the layers it stands for: the first of every kind, unless asked for
-    otherwise.
-    """
+    """Layers to show, each with those it stands for: asked for, or the first of every kind."""
     kinds: dict[int, tuple[Any, ...]] = {}
     for s in steps:
-        if s.layer is not None:
-            same = (s.op, s.part, tuple(int(x) for x in s.shape)) if s.slot != "layer" else ()
-            kinds[s.layer] = (*kinds.get(s.layer, ()), same)
+        if s.layer is None:
+            continue
+        # the step that closes a layer is alike in all of them
+        shape = tuple(int(x) for x in s.shape)
+        same = (s.op, s.part, shape) if s.slot != "layer" else ()
+        kinds[s.layer] = (*kinds.get(s.layer, ()), same)
     if subject.layers is not None:
         odd = [i for i in subject.layers if i not in kinds]
         if odd:
@@ -71,10 +72,11 @@ def shown_layers(subject: Subject, steps: Sequence[Step]) -> dict[int, list[int]
         return {i: [i] for i in subject.layers}
     if subject.full:
         return {i: [i] for i in kinds}
-    found: dict[tuple[Any, ...], int] = {}
+    first_of: dict[tuple[Any, ...], int] = {}
     groups: dict[int, list[int]] = {}
     for i, kind in kinds.items():
-        groups.setdefault(found.setdefault(kind, i), []).append(i)
+        first = first_of.setdefault(kind, i)
+        groups.setdefault(first, []).append(i)
     return groups
 
 
@@ -92,7 +94,7 @@ def rows(subject: Subject, steps: Sequence[Step], dtype: DType) -> list[Row]:
                 "op": s.op,
                 "part": name,
                 "layer": s.layer,
-                "formula": "[" + ", ".join(d.formula for d in s.shape) + "]",
+                "formula": _bracketed(d.formula for d in s.shape),
                 "shape": tuple(s.shape),
                 "bytes": _bytes(s, dtype),
                 "params": s.params if s.params else Dim(0),
@@ -105,53 +107,47 @@ def rows(subject: Subject, steps: Sequence[Step], dtype: DType) -> list[Row]:
 
 
 def _bytes(s: Step, dtype: DType) -> Dim:
-    """Bytes of what a step makes: ids are 64-bit, what the weights are stored in is not an
-    activation's format.
-    """
-    each = (
-        Dim(8)
-        if s.slot in ("ids", "router.chosen")
-        else Dim(dtype.size if dtype.block == 1 else 2, "element_bytes")
-    )
-    return s.elements * each
+    """Bytes of what a step makes, in the format that it is computed in."""
+    if s.slot in ("ids", "router.chosen"):
+        return s.elements * Dim(8)  # ids are 64-bit
+    return s.elements * Dim(_element_bytes(dtype), "element_bytes")
+
+
+def _element_bytes(dtype: DType) -> int:
+    """Bytes of an activation: weights in blocks are computed with in 16 bits."""
+    return dtype.size if dtype.block == 1 else 2
 
 
 def view(subject: Subject, a: Ask, steps: Sequence[Step], dtype: DType) -> View:
     """The walk without weights."""
-    model = subject.model
-    params, flop = totals(steps)
-    found = rows(subject, steps, dtype)
-    each = dtype.size if dtype.block == 1 else 2
-    facts = [
-        Fact("tokens", int(a.tokens) * int(a.batch), "tokens", exact),
-        Fact("total_params", int(params), "parameters passed", both),
-        Fact("total_flop", int(flop), "FLOP", both),
-        Fact(
-            "flop_per_token", int(flop) // (int(a.tokens) * int(a.batch)), "FLOP per token", exact
-        ),
-        Fact(
-            "activation_bytes", int(peak_bound(steps, each)), "activations at once, at most", size
-        ),
-        Fact("element_bytes", each, "bytes per number", exact),
-    ]
-    title = f"{model.name}: {int(a.batch)} x {several(int(a.tokens), 'token')}" + (
-        f" after {int(a.past)}" if a.past else ""
-    )
-    drawn = partial(_picture, f"{title}: FLOP of all layers", steps)
     from llmcalc.questions.load import beyond
 
-    said, known = (
-        [*beyond(model, int(a.tokens) + int(a.past)), *notes(subject, steps)],
-        described(model),
-    )
+    model = subject.model
+    params, flop = totals(steps)
+    each = _element_bytes(dtype)
+    batch, past = int(a.batch), int(a.past)
+    tokens = int(a.tokens) * batch
+    peak = int(peak_bound(steps, each))
+    facts = [
+        Fact("tokens", tokens, "tokens", exact),
+        Fact("total_params", int(params), "parameters passed", both),
+        Fact("total_flop", int(flop), "FLOP", both),
+        Fact("flop_per_token", int(flop) // tokens, "FLOP per token", exact),
+        Fact("activation_bytes", peak, "activations at once, at most", size),
+        Fact("element_bytes", each, "bytes per number", exact),
+    ]
+    title = f"{model.name}: {batch} x {several(int(a.tokens), 'token')}"
+    if past:
+        title += f" after {past}"
+    drawn = partial(_picture, f"{title}: FLOP of all layers", steps)
     return View(
         kind="trace/1",
         title=title,
         columns=COLUMNS,
-        rows=found,
+        rows=rows(subject, steps, dtype),
         facts=facts,
-        notes=said,
-        model=known,
+        notes=[*beyond(model, int(a.tokens) + past), *notes(subject, steps)],
+        model=described(model),
         explain=subject.explain,
         picture=drawn,
     )

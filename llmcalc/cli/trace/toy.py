@@ -1,9 +1,8 @@
-"""``llmcalc trace --toy``: every matrix of a model of eight words, its loss, and one step of
-training.
-"""
+"""``llmcalc trace --toy``: every matrix of a model of eight words, its loss, a training step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,8 @@ _DEEPEST = 64
 
 def of_toy(options: CourseOptions, layers: int) -> View:
     """The toy model: its matrices, its loss against that of guessing, and one step of training."""
-    std, seed = options.std if options.std is not None else 0.02, options.seed or 0
+    std = options.std if options.std is not None else 0.02
+    seed = options.seed or 0
     if not 0 < std < 1e3:
         raise InputError(f"--std is {std:g}; it must be above 0 and below 1000")
     if seed < 0:
@@ -30,26 +30,17 @@ def of_toy(options: CourseOptions, layers: int) -> View:
         raise InputError(f"--layers is {layers}; the toy has from 1 to {_DEEPEST}")
     model = toy(std, seed, layers, options.mlp, options.norm)
     steps, loss = forward(model)
-    last = steps[-1].values
+    last = steps[-1].values  # probabilities, (T, V)
     targets = [float(last[i, t]) for i, t in enumerate(TARGETS)]
     uniform = float(np.log(len(WORDS)))
+    likeliest = WORDS[int(last[-1].argmax())]
     facts = [
-        Fact("ids", list(IDS), "ids", lambda ids: ", ".join(f"{i} ({WORDS[i]})" for i in ids)),
-        Fact(
-            "targets",
-            list(TARGETS),
-            "targets",
-            lambda ids: ", ".join(f"{i} ({WORDS[i]})" for i in ids),
-        ),
-        Fact(
-            "p_target",
-            targets,
-            "probability of the targets",
-            lambda ps: ", ".join(f"{p:.4f}" for p in ps),
-        ),
+        Fact("ids", list(IDS), "ids", _words),
+        Fact("targets", list(TARGETS), "targets", _words),
+        Fact("p_target", targets, "probability of the targets", _four),
         Fact("loss", loss, "loss = -mean ln p(target)", _six),
         Fact("ln_vocab", uniform, f"guessing: ln {len(WORDS)}", _six),
-        Fact("next", WORDS[int(last[-1].argmax())], "likeliest after the last"),
+        Fact("next", likeliest, "likeliest after the last"),
     ]
     if options.backward:
         found, after = backward(model)
@@ -60,6 +51,14 @@ def of_toy(options: CourseOptions, layers: int) -> View:
     built = [f"{layers} layers"] * (layers > 1) + ["MLP"] * options.mlp + ["norms"] * options.norm
     extra = f" with {', '.join(built)}" if built else ""
     return view(f"toy model{extra}, weights of std {std:g}, seed {seed}", steps, facts)
+
+
+def _words(ids: Sequence[int]) -> str:
+    return ", ".join(f"{i} ({WORDS[i]})" for i in ids)
+
+
+def _four(probabilities: Sequence[float]) -> str:
+    return ", ".join(f"{p:.4f}" for p in probabilities)
 
 
 def _six(x: float) -> str:

@@ -145,13 +145,14 @@ def _coded(
     clipped: NDArray[np.bool_],
     block: int | None = None,
 ) -> Coded:
+    """Blocks as a flat array again, without the zeros that filled up the last."""
     n = numbers.size
     return Coded(
-        values.reshape(-1)[:n],
-        codes.reshape(-1)[:n],
-        scales,
-        block or values.shape[1],
-        int(clipped.reshape(-1)[:n].sum()),
+        values=values.reshape(-1)[:n],
+        codes=codes.reshape(-1)[:n],
+        scales=scales,
+        block=block or values.shape[1],
+        clipped=int(clipped.reshape(-1)[:n].sum()),
     )
 
 

@@ -16,6 +16,7 @@ from llmcalc.errors import InputError
 from llmcalc.formats.block import BLOCKS, Block, Integer
 from llmcalc.formats.codecs.block import TABLES
 from llmcalc.formats.codecs.ggml import dequantise
+from llmcalc.formats.codecs.unpack import unpack
 from llmcalc.formats.element import find_dtype
 from llmcalc.formats.floats import FLOATS
 
@@ -30,6 +31,9 @@ _MICRO = {
 _BNB_FP4 = (0.0, 0.0052083335, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which element each nibble of a word holds, the lowest nibble first (AutoAWQ's GEMM layout)."""
+
+IN_MEMORY = "bytes as they lie in memory"
+"""In which order a block's bytes are written down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,19 +96,49 @@ def block(name: str, data: bytes) -> Decoded:
     known = find_dtype(name)
     if known is None or known.block == 1 or name == "nf4_double":
         raise InputError(f"one block of {name} is spread over several tensors", hint="dtype nf4")
-    size = 36 if name == "nvfp4" else found.size
-    _must_hold(found, data, size)
-    values = dequantise(np.frombuffer(data, np.uint8)[None], name, name)[0]
-    elements = tuple(Element(index=i, value=float(x)) for i, x in enumerate(values))
-    return Decoded(elements=elements, order=(f"read back by the gguf package: {found.layout}",))
+    _must_hold(found, data, known.size)
+    return _ggml(found, data)
 
 
 def _must_hold(found: Block, data: bytes, size: int, more: str = "") -> None:
     if len(data) != size:
+        count = f"{len(data)} byte{'' if len(data) == 1 else 's'}"
         raise InputError(
-            f"--bits has {len(data)} bytes; a block of {found.name} has {size}{more}",
+            f"--bits has {count}; a block of {found.name} has {size}{more}",
             hint=f"one block, bytes as they lie in memory: {found.layout}",
         )
+
+
+def _ggml(found: Block, data: bytes) -> Decoded:
+    """Values by the gguf package; codes and scales beside them where they are no grid's."""
+    values = dequantise(np.frombuffer(data, np.uint8)[None], found.name)[0]
+    parts = unpack(found.name, data)
+    layout = found.layout
+    meaning = found.meaning
+    if found.name == "nvfp4":
+        layout = "4 B of e4m3 scales, one per 16; 32 B of e2m1 codes, ggml's block"
+        meaning = "x = s·e2m1, before the tensor's own float32 scale; a scale's sign is not read"
+    order = [
+        f"{IN_MEMORY}, numbers of several bytes little-endian: {layout}",
+        f"{meaning}; values by the gguf package",
+    ]
+    if parts is None:
+        elements = tuple(Element(index=i, value=float(x)) for i, x in enumerate(values))
+        return Decoded(elements=elements, order=tuple(order))
+    run = len(values) // len(parts.scales)
+    elements = tuple(
+        Element(index=i, code=code, scale=parts.scales[i // run], value=float(x))
+        for i, (code, x) in enumerate(zip(parts.codes, values, strict=True))
+    )
+    order.append(parts.order)
+    for product in ("d·sc·", "d·(sc - 32)·"):
+        if product in meaning:
+            order.append(f"scale: {product[:-1]}")
+    if parts.offsets is not None:
+        per = len(values) // len(parts.offsets)
+        label = "m" if len(parts.offsets) == 1 else f"dmin·m, per {per}"
+        order.append(f"{label}: {', '.join(f'{x:.9g}' for x in parts.offsets)}")
+    return Decoded(elements=elements, order=tuple(order))
 
 
 def _micro(name: str, data: bytes) -> Decoded:
@@ -116,15 +150,36 @@ def _micro(name: str, data: bytes) -> Decoded:
         numbers = [(c - 256 if c > 127 else c) / 64 for c in codes]
     else:
         form = FLOATS[_MICRO[name]]
-        width = form.bits
-        codes = {8: list, 6: _six_bits, 4: nibbles}[width](codes_at)  # type: ignore[operator]
+        if form.bits == 4:
+            codes = nibbles(codes_at)
+        elif form.bits == 6:
+            codes = _six_bits(codes_at)
+        else:
+            codes = list(codes_at)
         numbers = [_float(form.decode(c)) for c in codes]
-    halves: list[float | None] = [None] * 32
-    order = ["first the scale, one byte of e8m0: 2^(byte - 127)"]
+    halves = _halves(exponent, numbers) if name == "mxfp4" else [None] * 32
+    elements = tuple(
+        Element(index=i, code=c, scale=scale, value=scale * x, ggml=halves[i])
+        for i, (c, x) in enumerate(zip(codes, numbers, strict=True))
+    )
+    return Decoded(elements=elements, order=_micro_order(name, exponent))
+
+
+def _halves(exponent: int, numbers: Sequence[float]) -> list[float | None]:
+    """The same 16 bytes in ggml's order: the low halves are elements 0 to 15, the high 16 to 31.
+
+    ggml has no NaN there: the last exponent is 2^128, in float32.
+    """
+    scale = 2.0 ** (exponent - 127)
+    ordered = [*numbers[::2], *numbers[1::2]]
+    with np.errstate(over="ignore"):
+        return [float(np.float32(scale * x)) for x in ordered]
+
+
+def _micro_order(name: str, exponent: int) -> tuple[str, ...]:
+    """How scale and codes of a Microscaling block lie in memory."""
+    order = [f"{IN_MEMORY}: first the scale, one byte of e8m0: 2^(byte - 127)"]
     if name == "mxfp4":
-        # ggml: the low halves of the 16 bytes are elements 0 to 15, the high ones 16 to 31
-        halves = [scale * numbers[2 * i] for i in range(16)]
-        halves += [scale * numbers[2 * i + 1] for i in range(16)]
         order.append(
             "then 16 bytes, the low half of each first: neighbours, as OCP's packers and gpt-oss "
             "have them (there the scales are a tensor of their own)"
@@ -134,11 +189,13 @@ def _micro(name: str, data: bytes) -> Decoded:
         order.append("then 24 bytes, four codes in three, the lowest bits first")
     else:
         order.append("then 32 bytes, a code each")
-    elements = tuple(
-        Element(index=i, code=c, scale=scale, value=scale * x, ggml=halves[i])
-        for i, (c, x) in enumerate(zip(codes, numbers, strict=True))
-    )
-    return Decoded(elements=elements, order=tuple(order))
+    if name == "mxint8":
+        order.append("a code is an int8 in 64ths")
+    if exponent == 255:
+        order.append("scale 0xff is NaN, and so is the whole block")
+        if name == "mxfp4":
+            order[-1] += "; ggml reads 2^128"
+    return tuple(order)
 
 
 def _nvfp4(data: bytes) -> Decoded:
@@ -150,7 +207,8 @@ def _nvfp4(data: bytes) -> Decoded:
         for i, c in enumerate(nibbles(data[1:]))
     )
     order = (
-        "first the scale, one byte of e4m3; then 8 bytes, the low half of each first",
+        f"{IN_MEMORY}: first the scale, one byte of e4m3; then 8 bytes, the low half of each "
+        "first (in safetensors the scales are a tensor of their own)",
         "values before the tensor's own float32 scale",
     )
     return Decoded(elements=elements, order=order)
@@ -167,7 +225,11 @@ def _bitsandbytes(name: str, data: bytes) -> Decoded:
         Element(index=i, code=c, scale=scale, value=scale * levels[c])
         for i, c in enumerate(nibbles(data[4:], high_first=True))
     )
-    order = ("first absmax, a little-endian float32; then 32 bytes, the high half of each first",)
+    order = (
+        f"{IN_MEMORY}: first absmax, a little-endian float32; then 32 bytes, the high half of "
+        "each first (bitsandbytes keeps absmax in a tensor of its own)",
+        "a code is a place in the table of 16 levels",
+    )
     return Decoded(elements=elements, order=order)
 
 

@@ -12,8 +12,8 @@ from llmcalc.formats.element import DType
 from llmcalc.text import shorten
 
 
-def dequantise(rows: NDArray[np.uint8], form: str, name: str) -> NDArray[np.float32]:
-    """Rows of a tensor's blocks as numbers.
+def dequantise(rows: NDArray[np.uint8], form: str, name: str | None = None) -> NDArray[np.float32]:
+    """Rows of blocks as numbers; an error names the tensor that they are of, if there is one.
 
     What gguf does not read, or no whole number of blocks, is an error.
     """
@@ -24,13 +24,11 @@ def dequantise(rows: NDArray[np.uint8], form: str, name: str) -> NDArray[np.floa
     try:
         return np.asarray(gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[form.upper()]))
     except (NotImplementedError, KeyError):
-        raise UnavailableError(
-            f"tensor {shorten(name)} is {form}, which the gguf package does not read back"
-        ) from None
+        whose = f"tensor {shorten(name)} is {form}" if name is not None else f"this is {form}"
+        raise UnavailableError(f"{whose}, which the gguf package does not read back") from None
     except ValueError as error:
-        raise InputError(
-            f"tensor {shorten(name)} is not a whole number of {form} blocks: {error}"
-        ) from None
+        whose = f"tensor {shorten(name)} is" if name is not None else "this is"
+        raise InputError(f"{whose} not a whole number of {form} blocks: {error}") from None
 
 
 def round_trip(numbers: Array, form: DType) -> Coded:
@@ -51,4 +49,10 @@ def round_trip(numbers: Array, form: DType) -> Coded:
         raise UnavailableError(f"the gguf package has no quantiser for {form.name}") from None
     n = numbers.size
     flat = np.asarray(values, dtype=np.float64).reshape(-1)[:n]
-    return Coded(flat, np.full(n, np.nan), np.full(len(rows), np.nan), form.block, 0)
+    return Coded(
+        values=flat,
+        codes=np.full(n, np.nan),
+        scales=np.full(len(rows), np.nan),
+        block=form.block,
+        clipped=0,
+    )

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Way:
 
 
 NARROW = "affine, range not widened"
+"""The name of the affine rule whose range is that of the numbers alone."""
 
 
 def ways(bits: int, signed: bool = True) -> list[Way]:
@@ -45,15 +46,13 @@ def ways(bits: int, signed: bool = True) -> list[Way]:
     """
     top = 2 ** (bits - 1) - 1
     lowest, highest = (-top - 1, top) if signed else (0, 2 * top + 1)
-    affine = [
-        Way("affine", bits, lowest, highest),
-        Way(NARROW, bits, lowest, highest, widened=False),
-    ]
+    whole = Way(name="affine", bits=bits, lowest=lowest, highest=highest)
+    affine = [whole, replace(whole, name=NARROW, widened=False)]
     if not signed:
         return affine
     return [
-        Way("symmetric, restricted", bits, -top, top),
-        Way("symmetric, full", bits, lowest, highest),
+        replace(whole, name="symmetric, restricted", lowest=-top),
+        replace(whole, name="symmetric, full"),
         *affine,
     ]
 
