@@ -130,10 +130,9 @@ def check_measured(
         live.runner.cache(batch, context).n_bytes,
         cache_bytes(anatomy, context, batch, element),
     )
-    now, grown = (
-        memory(device),
-        peak_resident() - peak_before,
-    )  # what counts activations takes memory of its own
+    # before what counts activations, which takes memory of its own
+    now = memory(device)
+    grown = peak_resident() - peak_before
     peak, bound = _activations(live, min(context, 32), batch)
     facts = [
         Fact("device", str(live.device), "device"),

@@ -149,6 +149,7 @@ def _row(m: Mixer, load: Load, cells: Dim, streams: Dim) -> Row:
     held = cells
     if m.compress_rate is not None:
         held = round_up(ceil_div(cells, int(m.compress_rate)), 256)
+    # llama-kv-cache-iswa.cpp: pad256(min(n_ctx, n_swa * (unified ? n_seq_max : 1) + n_ubatch))
     if m.window is not None and not load.swa_full:
         wide = m.window * load.batch if load.unified else m.window
         held = round_up(least(cells, wide + Dim(load.ubatch, "ubatch")), 256)

@@ -58,6 +58,7 @@ def _wide(mixer: Mixer) -> Mixer:
 def _held(mixer: Mixer, load: Load) -> Dim | None:
     if mixer.window is None or not mixer.per_token or mixer.kind == "cross":
         return seen(mixer, load)
+    # cache_utils.py, 5.24: StaticSlidingWindowLayer holds W, DynamicSlidingWindowLayer W - 1
     if load.static:
         return least(mixer.window, load.context)
     return least(load.context, most(mixer.window - 1, 0))

@@ -76,9 +76,8 @@ def olmo_hybrid(c: Config) -> Parts:
     ):
         yield from linear(f"{DELTA}.{name}_proj", out, d, "ssm.in", linear_layers)
     channels = 2 * keys + values
-    third = ceil_div(
-        channels, 3
-    )  # the reference writes its joint filter in three chunks of equal size
+    # the reference writes its joint filter in three chunks of equal size
+    third = ceil_div(channels, 3)
     for name, share in (("q", third), ("k", third), ("v", channels - 2 * third)):
         yield tensor(
             f"{DELTA}.{name}_conv1d.weight", (share, 1, width), "conv", "ssm.conv", linear_layers

@@ -129,9 +129,8 @@ def roberta(c: Config) -> Parts:
         "roberta.encoder.layer.{layer}",
     )
     words, head = "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"
-    swapped = (
-        c.family == "xlm-roberta" and c.tied and kind == "MaskedLM"
-    )  # its files store the head, not the table
+    # its files store the head, not the table
+    swapped = c.family == "xlm-roberta" and c.tied and kind == "MaskedLM"
     for part in embeddings("roberta.embeddings", c, d):
         tied = swapped and isinstance(part, Weight) and part.name == words
         yield replace(part, tied_to=head) if tied and isinstance(part, Weight) else part

@@ -134,14 +134,15 @@ def _longrope(rotary: Rotary, plain: Tensor, length: int) -> tuple[Tensor, float
 
 
 def angles(rotary: Rotary, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine, (B, 1, T, dim/2), of the positions (B, T) of every token.
+    """Cosine and sine, (B or 1, 1, T, dim/2), of the positions (B or 1, T) of every token.
 
     Computed in float32, given in ``dtype``.
     """
     by_length = rotary.kind in ("dynamic", "longrope")
     length = int(positions.max()) + 1 if by_length else 0
     freq, scale = frequencies(rotary, length)
-    turned = positions[:, None, :, None].float() * freq.to(positions.device)  # (B, 1, T, dim/2)
+    # (B or 1, 1, T, dim/2)
+    turned = positions[:, None, :, None].float() * freq.to(positions.device)
     return (turned.cos() * scale).to(dtype), (turned.sin() * scale).to(dtype)
 
 

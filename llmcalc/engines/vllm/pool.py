@@ -132,20 +132,9 @@ def _specs(mixers: list[Mixer], load: Load) -> list[Spec]:
     if not states:
         return specs
     if not specs:
+        # no attention: one block holds a sequence of any length (MambaSpec, kv_cache_interface.py)
         page = max(int(_state(m, load)) for m in states)
-        return [
-            Spec(
-                kind="recurrent",
-                token=Dim(0),
-                block=int(load.context),
-                blocks=_state_blocks(load),
-                window=0,
-                layers=m.layers,
-                mixer=m,
-                padded=page,
-            )
-            for m in states
-        ]
+        return [_recurrent(m, int(load.context), page, load) for m in states]
     return _with_states(specs, states, load)
 
 
@@ -196,12 +185,14 @@ def _blocks(m: Mixer, load: Load, block: int) -> Dim:
     if m.window is None:
         return ceil_div(load.context, block)
     flying = Dim((load.in_flight or 1) * load.batched_tokens, "tokens_in_flight")
+    # kv_cache_interface.py, 0.33: ChunkedLocalAttentionSpec, then SlidingWindowSpec
     if m.chunked:
         return ceil_div(least(m.window + flying, load.context), block)
     return ceil_div(least(m.window - 1 + flying, load.context), block) + 1
 
 
 def _state_blocks(load: Load) -> Dim:
+    """States that a sequence holds: its own, one to resume from, one per guessed token."""
     return Dim((2 if load.prefix_caching else 1) + load.speculative)
 
 
@@ -216,39 +207,42 @@ def _with_states(specs: list[Spec], states: list[Mixer], load: Load) -> list[Spe
     """Hybrids: attention pages grow until they hold a state, and the state's page is padded to
     theirs.
     """
+    # platforms/interface.py since 0.20, model_executor/models/config.py before
     per_token = max(int(s.token) for s in specs)
     least_block = max(specs[0].block, 128 if any(s.kind == "latent" for s in specs) else 16)
     largest = max(int(_state(m, load)) for m in states)
     block = least_block * -(-largest // (least_block * per_token))
     page = per_token * block
     grown = [replace(s, block=block, blocks=_blocks(s.mixer, load, block)) for s in specs]
-    return [
-        *grown,
-        *(
-            Spec(
-                kind="recurrent",
-                token=Dim(0),
-                block=block,
-                blocks=_state_blocks(load),
-                window=0,
-                layers=m.layers,
-                mixer=m,
-                padded=page,
-            )
-            for m in states
-        ),
-    ]
+    return [*grown, *(_recurrent(m, block, page, load) for m in states)]
+
+
+def _recurrent(m: Mixer, block: int, page: int, load: Load) -> Spec:
+    """A recurrent layer's pages: a few states per sequence, each padded to a page."""
+    return Spec(
+        kind="recurrent",
+        token=Dim(0),
+        block=block,
+        blocks=_state_blocks(load),
+        window=0,
+        layers=m.layers,
+        mixer=m,
+        padded=page,
+    )
+
+
+_WHOLE = ("full", "latent", "index")
+"""Kinds of layers that hold every token."""
 
 
 def _unified(specs: list[Spec], load: Load) -> tuple[list[Spec], list[str]]:
     """Different kinds share one pool, so their pages must be of one size: smaller blocks grow, or
     are padded.
     """
+    # unify_kv_cache_spec_page_size in v1/core/kv_cache_utils.py
     sizes = {int(s.page) for s in specs}
-    if (
-        len(sizes) == 1
-        or len({(s.kind in ("full", "latent", "index"), s.window) for s in specs}) == 1
-    ):
+    rules = {(s.kind in _WHOLE, s.window) for s in specs}
+    if len(sizes) == 1 or len(rules) == 1:
         return specs, []
     largest = max(sizes)
     out, notes = [], []
@@ -278,23 +272,16 @@ def _grouped(specs: list[Spec], rules: PoolRules) -> list[Group]:
 
     One group for all where they differ in page size alone.
     """
-    if (
-        len(
-            {
-                (s.kind in ("full", "latent", "index"), s.window, s.block, int(s.blocks))
-                for s in specs
-            }
-        )
-        == 1
-    ):
+    # get_kv_cache_groups in v1/core/kv_cache_utils.py; rules.merge is what changed there
+    alike = {(s.kind in _WHOLE, s.window, s.block, int(s.blocks)) for s in specs}
+    if len(alike) == 1:
         return [[(s, len(s.layers.indices)) for s in specs]]
     buckets: dict[tuple[object, ...], list[Spec]] = {}
     for s in specs:
         buckets.setdefault((s.kind, s.window, s.block, int(s.page)), []).append(s)
     counts = [sum(len(s.layers.indices) for s in b) for b in buckets.values()]
-    size = (
-        max(counts) if max(counts) * rules.merge[1] < min(counts) * rules.merge[0] else min(counts)
-    )
+    most, fewest = max(counts), min(counts)
+    size = most if most * rules.merge[1] < fewest * rules.merge[0] else fewest
     groups: list[Group] = []
     for bucket, n in zip(buckets.values(), counts, strict=True):
         n_groups = -(-n // size)
