@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import gqa
@@ -18,8 +19,10 @@ from llmcalc.families.parts.frame import (
     split,
 )
 from llmcalc.families.parts.latent import latent, sparse_attention, sparse_layers
-from llmcalc.families.parts.running import common, first_given, number, rotary
-from llmcalc.forward import Forward, Router
+from llmcalc.families.parts.running import common, first_given, number, rotary, router
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward, Router
 
 
 @family("deepseek_v2")
@@ -97,7 +100,7 @@ def deepseek_runs(c: Config) -> Forward:
 
 def _deepseek_router(c: Config, third: bool) -> Router:
     grouped = third or first_given(c, ("topk_method",), "greedy") == "group_limited_greedy"
-    return Router(
+    return router(
         scores="sigmoid" if third else "softmax",
         normalise=third and c.flag("norm_topk_prob", True),
         scale=number(c, "routed_scaling_factor"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import attention, embed, linear, lm_head, mlp, norm, tie
@@ -14,7 +15,9 @@ from llmcalc.families import family, runs
 from llmcalc.families.openai import gpt2_runs
 from llmcalc.families.parts.frame import joint_attention
 from llmcalc.families.parts.running import common, rotary
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("gpt_neo")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import sqrt
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts, State
 from llmcalc.blocks import (
@@ -31,7 +32,9 @@ from llmcalc.families.parts.running import first_given, rotary
 from llmcalc.families.parts.scan import conv
 from llmcalc.families.parts.towers import named, siglip
 from llmcalc.families.parts.wrapper import language, text_of
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("gemma")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import attention, embed, gqa, linear, lm_head, mlp, norm, tie
@@ -13,7 +14,9 @@ from llmcalc.families import family, runs
 from llmcalc.families.llama import llama_runs
 from llmcalc.families.parts.frame import ATTENTION, MLP, gated, joint_attention, pre_norm
 from llmcalc.families.parts.running import common, rotary
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("gpt_bigcode")

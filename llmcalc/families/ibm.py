@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import embed, gqa, linear, lm_head, norm, stacked, swiglu, tensor, tie
@@ -13,9 +14,11 @@ from llmcalc.families.llama import llama, llama_runs
 from llmcalc.families.parts.frame import ATTENTION, BLOCK, gated, pre_norm
 from llmcalc.families.parts.hybrid import MAMBA, attention_in, mamba2_scan, two_kinds
 from llmcalc.families.parts.routing import SPARSE
-from llmcalc.families.parts.running import number
+from llmcalc.families.parts.running import number, router
 from llmcalc.families.parts.scan import expanded, mamba2
-from llmcalc.forward import Forward, Router
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 def granite_experts(c: Config, layers: Layers) -> Parts:
@@ -140,7 +143,7 @@ def granite_runs(c: Config) -> Forward:
         embed_scale=number(c, "embedding_multiplier"),
         residual_scale=number(c, "residual_multiplier"),
         logit_scale=1 / number(c, "logits_scaling"),
-        router=Router(before=False),
+        router=router(before=False),
     )
 
 

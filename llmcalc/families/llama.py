@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llmcalc.anatomy import Parts
 from llmcalc.blocks import gqa
 from llmcalc.config import Config
@@ -9,7 +11,9 @@ from llmcalc.errors import UnavailableError
 from llmcalc.families import family, runs
 from llmcalc.families.parts.frame import ATTENTION, gated, pre_norm
 from llmcalc.families.parts.running import common, first_given, in_pairs, rotary
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("llama", "iquestcoder")

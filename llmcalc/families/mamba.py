@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llmcalc.anatomy import Layers, Parts, State
 from llmcalc.blocks import embed, linear, lm_head, norm, state_mixer, tensor, tie
 from llmcalc.config import Config
@@ -9,7 +11,9 @@ from llmcalc.dims import Dim
 from llmcalc.families import family, runs
 from llmcalc.families.parts.running import common
 from llmcalc.families.parts.scan import Scan, dt_rank, expanded, mamba1, mamba2
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("mamba", "falcon_mamba")

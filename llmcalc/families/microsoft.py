@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import (
     W123,
@@ -27,7 +29,9 @@ from llmcalc.families import family, runs
 from llmcalc.families.parts.frame import ATTENTION, BLOCK, MLP, fused_attention, gated, pre_norm
 from llmcalc.families.parts.routing import SPARSE
 from llmcalc.families.parts.running import common, rotary
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("phimoe")

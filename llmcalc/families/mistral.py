@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import W123, experts, gqa, linear, norm, swiglu
@@ -14,7 +15,9 @@ from llmcalc.families.parts.routing import SPARSE
 from llmcalc.families.parts.running import in_pairs, normalised, rotary
 from llmcalc.families.parts.towers import named, two_matrices, vision_tower, whisper_encoder
 from llmcalc.families.parts.wrapper import language, n_features, text_of
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("mixtral")

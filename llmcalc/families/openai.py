@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import (
@@ -23,8 +24,18 @@ from llmcalc.errors import UnavailableError
 from llmcalc.families import family, runs
 from llmcalc.families.parts.encoder_decoder import decoder_stack, encoder_stack, is_causal, width
 from llmcalc.families.parts.frame import ATTENTION, MLP, pre_norm
-from llmcalc.families.parts.running import ACTIVATIONS, common, first_given, number, rotary
-from llmcalc.forward import Clamp, Forward, Router
+from llmcalc.families.parts.running import (
+    ACTIVATIONS,
+    clamp,
+    common,
+    first_given,
+    number,
+    rotary,
+    router,
+)
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("whisper")
@@ -130,8 +141,8 @@ def gpt_oss_runs(c: Config) -> Forward:
         else {**c.raw, "rope_parameters": default}
     )
     turn = rotary(Config(given, defaults=c.defaults), int(c.head_dim), 150_000.0)
-    clamp = Clamp(number(c, "swiglu_alpha", 1.702), number(c, "swiglu_limit", 7.0))
-    return common(c, rotary=turn, router=Router(before=False), clamp=clamp)
+    limits = clamp(number(c, "swiglu_alpha", 1.702), number(c, "swiglu_limit", 7.0))
+    return common(c, rotary=turn, router=router(before=False), clamp=limits)
 
 
 @runs("gpt2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import attention, embed, gqa, gqa_normed, linear, lm_head, norm, swiglu, tie
@@ -13,7 +14,9 @@ from llmcalc.families.parts.checks import refuse
 from llmcalc.families.parts.frame import ATTENTION, MLP, gated, pre_norm, routed, split
 from llmcalc.families.parts.running import normalised
 from llmcalc.families.parts.windows import dense_layers, late_windows
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("qwen2", "mimo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from llmcalc.anatomy import Layers, Parts
 from llmcalc.blocks import attention, embed, gqa, linear, lm_head, mlp, norm, swiglu, tie
@@ -13,7 +14,9 @@ from llmcalc.families.parts.frame import ATTENTION, BLOCK
 from llmcalc.families.parts.hybrid import MAMBA, mamba2_scan
 from llmcalc.families.parts.running import common, rotary
 from llmcalc.families.parts.scan import expanded, mamba2
-from llmcalc.forward import Forward
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Forward
 
 
 @family("falcon")

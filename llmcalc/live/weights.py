@@ -75,7 +75,7 @@ class Weights:
         self._whole = {w.name: w for w in anatomy.weights}
         self._settings = quantisation or {}
         self._is_gguf = files.header.format == "gguf"
-        self._sandwich = any("pre_feedforward_layernorm" in w.name for w in anatomy.weights)
+        self._sandwich = gguf.norms_after(anatomy)
         shapes = {name: t.shape for name, t in files.header.tensors.items()}
         self._names = {} if self._is_gguf else names_in(anatomy, shapes)
 

@@ -466,6 +466,16 @@ _SANDWICH_NORMS = {
 }
 
 
+def norms_after(anatomy: Anatomy) -> bool:
+    """Whether ``post_attention_layernorm`` is called after what it follows, as in Gemma 2.
+
+    gpt-oss' stands before its MLP, and llama.cpp's converter calls it so all the same.
+    """
+    if anatomy.family == "gpt_oss":
+        return True
+    return any("post_feedforward_layernorm" in w.name for w in anatomy.weights)
+
+
 def tensor_name(weight: Weight, sandwich: bool) -> str | None:
     """GGUF's name for a weight, with {layer} in it, or None where no rule is known."""
     module, _, kind = weight.name.rpartition(".")
@@ -502,9 +512,7 @@ def promised(anatomy: Anatomy, have: Collection[str] = ()) -> dict[str, Promise]
     ``have`` are the names in a file: where it holds the two halves of a latent up-projection, they
     are promised in place of the whole. A role without a rule is an InputError.
     """
-    sandwich = anatomy.family == "gpt_oss" or any(
-        "post_feedforward_layernorm" in w.name for w in anatomy.weights
-    )
+    sandwich = norms_after(anatomy)
     in_halves = any(name.endswith("attn_k_b.weight") for name in have)
     wants: dict[str, Promise] = {}
     for weight in anatomy.weights:

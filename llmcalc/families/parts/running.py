@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmcalc.config import Config
 from llmcalc.errors import UnavailableError
-from llmcalc.forward import Forward, Rotary, Router
+
+if TYPE_CHECKING:
+    from llmcalc.forward import Clamp, Forward, Rotary, Router
 
 _EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
 
@@ -40,6 +42,8 @@ def common(c: Config, **changes: Any) -> Forward:
 
     ``changes`` are the family's own.
     """
+    from llmcalc.forward import Forward  # on use: counting needs none of it
+
     eps = first_given(c, (*_EPS, *_GGUF_EPS), 1e-6)
     activation = str(first_given(c, ACTIVATIONS, "silu"))
     return Forward(**{"eps": float(eps), "activation": activation, **changes})
@@ -60,6 +64,8 @@ def rotary(
     ``dim`` is the width of a head and ``partial`` the share of it that turns where the config does
     not say.
     """
+    from llmcalc.forward import Rotary  # on use: counting needs none of it
+
     given = first_given(c, ("rope_parameters", "rope_scaling"), {})
     given = given if isinstance(given, Mapping) else {}
     if isinstance(given.get(layer_type), Mapping):
@@ -109,4 +115,18 @@ def in_pairs(c: Config) -> bool:
 
 def normalised(normalise: bool) -> Router:
     """A softmax over all experts, the chosen ones made to sum to one where ``normalise``."""
-    return Router(normalise=normalise)
+    return router(normalise=normalise)
+
+
+def router(**settings: Any) -> Router:
+    """How tokens find their experts."""
+    from llmcalc.forward import Router  # on use: counting needs none of it
+
+    return Router(**settings)
+
+
+def clamp(slope: float, limit: float) -> Clamp:
+    """The bounds of a clipped SwiGLU (gpt-oss)."""
+    from llmcalc.forward import Clamp  # on use: counting needs none of it
+
+    return Clamp(slope, limit)
