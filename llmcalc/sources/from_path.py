@@ -56,6 +56,10 @@ def _from_directory(path: Path, name: str) -> Model:
             f"the directory {shorten(name)} holds no config.json and no checkpoint",
             hint="name a directory with a config.json, a .safetensors or a .gguf file",
         )
+    if raw is None and header is not None and header.format == "gguf":
+        from llmcalc.sources import gguf
+
+        raw = gguf.to_config(header)
     notes = header.notes if header else ()
     return Model(path.resolve().name, f"directory {name}", raw, header, notes, folder=path)
 

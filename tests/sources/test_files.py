@@ -426,6 +426,9 @@ def test_gguf_as_the_real_writer_makes_it(cli: Cli, tmp_path: Path) -> None:
     facts = json.loads(cli("params", path, "--json").out)["facts"]
     assert facts["total_params"] == sum(int(np.prod(s)) for s in shapes.values()) and facts["tied"]
     assert cli("check", path).code == 0
+    # a directory that holds the file alone is the same model, with its family
+    alone = json.loads(cli("trace", path.parent, "--json").out)
+    assert alone["rows"] == json.loads(cli("trace", path, "--json").out)["rows"]
 
 
 def test_the_safetensors_reader_agrees_with_the_library(model: Path) -> None:
