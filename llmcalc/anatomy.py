@@ -122,6 +122,10 @@ class Weight:
         """One expert's shape as it is multiplied: outputs first, however the file has it."""
         return tuple(reversed(self.shape)) if self.transposed else self.shape
 
+    def turned(self, tensor: Any) -> Any:
+        """An array between how the file has it and how it is multiplied, outputs first."""
+        return tensor.transpose(-1, -2) if self.transposed else tensor
+
     @property
     def counted(self) -> bool:
         """Whether the elements are parameters of the model, once."""
@@ -359,6 +363,11 @@ class Anatomy:
     def n_experts(self) -> int:
         """The most routed experts of a layer; 0 where none are routed."""
         return max((int(w.experts) for w in self.text if w.routed), default=0)
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model takes pictures."""
+        return any(w.role.startswith("vision") for w in self.weights)
 
     @property
     def n_kv_heads(self) -> int | None:

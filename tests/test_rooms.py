@@ -182,14 +182,7 @@ def test_facts_of_a_part_are_asked_of_the_part() -> None:
         if path.parts[0] in builders or path.name in ("anatomy.py", "blocks.py"):
             continue
         found = [line for line in text.splitlines() if spelled.search(line)]
-        allowed = ALLOWED.get(str(path), 0)
-        assert len(found) <= allowed, f"{path}: {found}"
-
-
-ALLOWED = {
-    "live/weights.py": 3,  # the loader, which brings what lies (in, out) in a file to (out, in)
-    "engines/vllm/memory.py": 1,  # pictures alone have an encoder in the profile
-}
+        assert not found, f"{path}: {found}"
 
 
 def test_no_engine_is_told_by_its_name_outside_of_its_room() -> None:

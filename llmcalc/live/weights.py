@@ -102,20 +102,18 @@ class Weights:
         name = weight.name.replace("{layer}", str(layer))
         if weight.by_expert:
             each = [name.replace("{expert}", str(e)) for e in range(weight.experts)]
-            return [_oriented(self._read(n, weight, weight.shape), weight) for n in each]
+            return [weight.turned(self._read(n, weight, weight.shape)) for n in each]
         whole = self._read(name, weight, weight.full_shape)
         if weight.stacked:  # (E, ...)
-            return [_oriented(t, weight) for t in whole.unbind(0)]
-        return [_oriented(whole, weight)]
+            return [weight.turned(t) for t in whole.unbind(0)]
+        return [weight.turned(whole)]
 
     def _read(self, name: str, weight: Weight, shape: tuple[int, ...]) -> Tensor:
         """A tensor in the shape that the config promises, unpacked where it is quantised."""
         here = self._names.get(name, name)
         packed = unpack(self.files, here, self._settings)
         if packed is not None:
-            if weight.transposed:
-                packed = packed.transpose(-1, -2)  # what is packed lies output first
-            found = packed
+            found: Tensor = weight.turned(packed)  # what is packed lies output first
         elif here in self.files:
             found = self.files.tensor(here)
         else:
@@ -143,9 +141,7 @@ class Weights:
                 hint="`llmcalc check` lists all differences",
             )
         found = self.files.tensor(name)
-        shape = [int(s) for s in weight.shape]
-        if weight.transposed:
-            shape.reverse()
+        shape = [int(s) for s in weight.applied_shape]
         many = weight.routed
         wanted = [int(weight.experts), *shape] if many else shape
         if list(found.shape) != wanted:
@@ -153,8 +149,3 @@ class Weights:
                 f"tensor {name} has the shape {list(found.shape)}, the metadata says {wanted}"
             )
         return list(found.unbind(0)) if many else [found]
-
-
-def _oriented(tensor: Tensor, weight: Weight) -> Tensor:
-    """A matrix as (out, in)."""
-    return tensor.transpose(-1, -2) if weight.transposed else tensor

@@ -13,20 +13,15 @@ _NCCL_MORE = 2.15
 """GiB outside of torch's allocator, by ranks that work together."""
 
 
-def sees(anatomy: Anatomy) -> bool:
-    """Whether the model takes pictures: the profile runs their encoder too."""
-    return any(w.role.startswith("vision") for w in anatomy.weights)
-
-
 def activation_peak(anatomy: Anatomy, *, sequences: int, tokens: int) -> int:
     """The peak while vLLM profiles: sampling all sequences, or the widest MLP over a batch of
     tokens.
 
     ``max(3.5·max_num_seqs·V·4 B + c, T·2·(3·d_ff + 4·d))``, V padded to 64, c = 0.20 GiB (dense),
-    0.35 (multimodal), 0.55 (experts): fitted to 59 start-up logs of 0.17 to 0.19.
+    0.55 (experts), 0.35 (pictures: the profile runs their encoder): fitted to 59 start-up logs of 0.17 to 0.19.
     """
     vocab = -(-anatomy.vocab // 64) * 64
-    constant = 0.55 if anatomy.n_experts else 0.35 if sees(anatomy) else 0.20
+    constant = 0.55 if anatomy.n_experts else 0.35 if anatomy.sees else 0.20
     sampling = 14 * sequences * vocab + int(constant * GIB)
     widest = tokens * 2 * (3 * anatomy.d_ff + 4 * anatomy.d_model)
     return max(sampling, widest)
@@ -37,7 +32,7 @@ def activations(need: Need) -> Part:
     middle = activation_peak(
         need.anatomy, sequences=need.sequences, tokens=need.load.batched_tokens
     )
-    plain = not (need.anatomy.n_experts or sees(need.anatomy))
+    plain = not (need.anatomy.n_experts or need.anatomy.sees)
     below, above = (0.11, 0.30) if plain else (0.36, 0.25)
     span = (middle, max(0, middle - int(below * GIB)), middle + int(above * GIB))
     return estimated("activations", span, f"peak of one batch; {EVIDENCE}")
