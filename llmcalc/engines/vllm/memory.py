@@ -18,7 +18,8 @@ def activation_peak(anatomy: Anatomy, *, sequences: int, tokens: int) -> int:
     tokens.
 
     ``max(3.5·max_num_seqs·V·4 B + c, T·2·(3·d_ff + 4·d))``, V padded to 64, c = 0.20 GiB (dense),
-    0.55 (experts), 0.35 (pictures: the profile runs their encoder): fitted to 59 start-up logs of 0.17 to 0.19.
+    0.55 (experts), 0.35 (pictures: the profile runs their encoder): fitted to 59 start-up logs of
+    0.17 to 0.19.
     """
     vocab = -(-anatomy.vocab // 64) * 64
     constant = 0.55 if anatomy.n_experts else 0.35 if anatomy.sees else 0.20
