@@ -17,6 +17,7 @@ from typing import Any, Literal
 from llmcalc.anatomy import ONCE, Anatomy, Layers, Mixer, Op, Part, State, Weight
 from llmcalc.dims import Dim
 from llmcalc.errors import ConfigError
+from llmcalc.sources.gguf import Skipped
 from llmcalc.sources.header import Header
 from llmcalc.text import shorten
 
@@ -147,7 +148,9 @@ def _kept(found: Iterable[Mixer]) -> dict[int, set[tuple[Any, ...]]]:
     """What each layer keeps, for comparison."""
     by_layer: dict[int, set[tuple[Any, ...]]] = {}
     for m in found:
-        held = (int(m.keys), int(m.values), int(m.index_keys), int(m.state), m.window)
+        latent = m.kind == "latent"  # one row, however it is told apart
+        row = (int(m.per_token),) if latent else (int(m.keys), int(m.values), int(m.index_keys))
+        held = (m.kind, *row, int(m.state), m.window)
         for i in m.layers.indices:
             by_layer.setdefault(i, set()).add(held)
     return by_layer
@@ -170,16 +173,9 @@ def mixers(header: Header) -> tuple[Mixer, ...]:
     by_kind: dict[tuple[Any, ...], list[int]] = {}
     kinds: dict[tuple[Any, ...], Mixer] = {}
     for layer, mixer in _by_layer(keys, header):
-        alike = (
-            *(mixer.kind, int(mixer.keys), int(mixer.values), int(mixer.index_keys)),
-            *(
-                int(mixer.n_heads),
-                int(mixer.n_kv_heads),
-                mixer.window,
-                mixer.states,
-                mixer.compress_rate,
-            ),
-        )
+        kept = (int(mixer.keys), int(mixer.values), int(mixer.index_keys), mixer.states)
+        heads = (int(mixer.n_heads), int(mixer.n_kv_heads))
+        alike = (mixer.kind, *kept, *heads, mixer.window, mixer.compress_rate)
         kinds.setdefault(alike, mixer)
         by_kind.setdefault(alike, []).append(layer)
     found = []
@@ -226,6 +222,8 @@ class _Keys:
         return self._one(key, value, most)
 
     def _one(self, key: str, value: Any, most: int = _MAX_SIZE) -> int:
+        if isinstance(value, Skipped):
+            raise self.wrong(key, f"has {int(value):,} values, more than any model has layers")
         if not isinstance(value, int) or not 0 <= value <= most:
             raise self.wrong(key, f"is {shorten(str(value))}, no size of any model")
         return int(value)
@@ -275,12 +273,9 @@ def _by_layer(keys: _Keys, header: Header) -> list[tuple[int, Mixer]]:
     if keys.arch in ENCODERS:
         return [(i, Mixer("none", ONCE)) for i in range(keys.trunk)]
     heads = keys.sizes("attention.head_count", 0)
-    held = [0] * keys.blocks if not any(heads) else heads
-    kv_heads = (
-        held
-        if keys.get("attention.head_count_kv") is None
-        else keys.sizes("attention.head_count_kv")
-    )
+    kv_heads = heads
+    if keys.get("attention.head_count_kv") is not None:
+        kv_heads = keys.sizes("attention.head_count_kv")
     d_model = keys.size("embedding_length")
     own = d_model // heads[0] if heads[0] else 0
     d_qk = keys.size("attention.key_length", own)
@@ -312,26 +307,21 @@ def _by_layer(keys: _Keys, header: Header) -> list[tuple[int, Mixer]]:
             continue
         wide_k, wide_v = (swa_qk, swa_v) if slides[i] else (d_qk, d_v)
         extra_k, extra_v = index[i]
-        found.append(
-            (
-                i,
-                Mixer(
-                    "latent" if latent else "kv",
-                    ONCE,
-                    n_heads=Dim(heads[i], "n_heads"),
-                    n_kv_heads=Dim(kv_heads[i], "n_kv_heads"),
-                    d_qk=Dim(wide_k, "d_qk"),
-                    d_v=Dim(wide_v, "d_v"),
-                    keys=Dim(kv_heads[i], "n_kv_heads") * Dim(wide_k, "d_qk"),
-                    values=Dim(0)
-                    if latent
-                    else Dim(kv_heads[i], "n_kv_heads") * Dim(wide_v, "d_v") + Dim(extra_v),
-                    index_keys=Dim(extra_k),
-                    window=Dim(window, "window") if slides[i] else None,
-                    chunked=slides[i] and chunked,
-                ),
-            )
+        n_kv = Dim(kv_heads[i], "n_kv_heads")
+        keeper = Mixer(
+            "latent" if latent else "kv",
+            ONCE,
+            n_heads=Dim(heads[i], "n_heads"),
+            n_kv_heads=n_kv,
+            d_qk=Dim(wide_k, "d_qk"),
+            d_v=Dim(wide_v, "d_v"),
+            keys=n_kv * Dim(wide_k, "d_qk"),
+            values=Dim(0) if latent else n_kv * Dim(wide_v, "d_v") + Dim(extra_v),
+            index_keys=Dim(extra_k),
+            window=Dim(window, "window") if slides[i] else None,
+            chunked=slides[i] and chunked,
         )
+        found.append((i, keeper))
     return _more(keys, found)
 
 
@@ -368,7 +358,7 @@ def _compressed(keys: _Keys, heads: list[int], d_qk: int) -> list[tuple[int, Mix
 def _more(keys: _Keys, found: list[tuple[int, Mixer]]) -> list[tuple[int, Mixer]]:
     """Slots beyond the layers: loops over the same weights, a router that attends."""
     if keys.arch == "nanbeige":
-        loops = keys.size("num_loops", 1, most=_MAX_LAYERS)
+        loops = keys.size("num_loops", 1, most=_MAX_LAYERS // keys.trunk)
         return [(i + n * keys.trunk, m) for n in range(loops) for i, m in found]
     if keys.arch == "graniteswitch" and found:
         last = found[-1][1]

@@ -200,3 +200,11 @@ def test_hostile_metadata_is_refused_in_a_sentence(data: st.DataObject) -> None:
     except LlmcalcError as error:
         assert "\n" not in str(error)
         assert len(str(error)) < 400
+
+
+def test_what_is_too_long_for_any_model_is_no_number() -> None:
+    """An array that was walked over is known by its length alone, which is not a size."""
+    with pytest.raises(LlmcalcError, match="1,000,000 values"):
+        model("apertus.b", **{"apertus.attention.head_count_kv": gguf.Skipped(10**6)}).anatomy  # noqa: B018
+    with pytest.raises(LlmcalcError, match="num_loops"):
+        model("nanbeige.b", **{"nanbeige.num_loops": 4000}).anatomy  # noqa: B018
