@@ -238,6 +238,19 @@ class _Keys:
         return [self.size(key, default)] * self.blocks
 
 
+class _Names:
+    """Sizes by name, so that one name has one value: what differs by layer gets a number."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[int, Dim]] = {}
+
+    def dim(self, name: str, value: int) -> Dim:
+        """The size under its name, or under the name and a number where another has it."""
+        known = self.known.setdefault(name, {})
+        number = f"_{len(known) + 1}" if known else ""
+        return known.setdefault(value, Dim(value, name + number))
+
+
 def _window(keys: _Keys) -> tuple[int, list[bool]]:
     """The window, and which layers slide."""
     loader = LOADERS.get(keys.arch, Loader())
@@ -295,6 +308,7 @@ def _by_layer(keys: _Keys, header: Header) -> list[tuple[int, Mixer]]:
     # llama-model.cpp, LLM_ARCH_GEMMA3N: n_layer_kv_from_start is 20 in the code
     last = min(20, keys.trunk) if keys.arch == "gemma3n" else keys.trunk - shared
     found: list[tuple[int, Mixer]] = []
+    names = _Names()
     chunked = LOADERS.get(keys.arch, Loader()).chunked
     for i in range(keys.trunk):
         state, attends = recurrent[i]
@@ -307,16 +321,17 @@ def _by_layer(keys: _Keys, header: Header) -> list[tuple[int, Mixer]]:
             continue
         wide_k, wide_v = (swa_qk, swa_v) if slides[i] else (d_qk, d_v)
         extra_k, extra_v = index[i]
-        n_kv = Dim(kv_heads[i], "n_kv_heads")
+        n_kv = names.dim("n_kv_heads", kv_heads[i])
+        keys_wide, values_wide = names.dim("d_qk", wide_k), names.dim("d_v", wide_v)
         keeper = Mixer(
             "latent" if latent else "kv",
             ONCE,
-            n_heads=Dim(heads[i], "n_heads"),
+            n_heads=names.dim("n_heads", heads[i]),
             n_kv_heads=n_kv,
-            d_qk=Dim(wide_k, "d_qk"),
-            d_v=Dim(wide_v, "d_v"),
-            keys=n_kv * Dim(wide_k, "d_qk"),
-            values=Dim(0) if latent else n_kv * Dim(wide_v, "d_v") + Dim(extra_v),
+            d_qk=keys_wide,
+            d_v=values_wide,
+            keys=n_kv * keys_wide,
+            values=Dim(0) if latent else n_kv * values_wide + Dim(extra_v),
             index_keys=Dim(extra_k),
             window=Dim(window, "window") if slides[i] else None,
             chunked=slides[i] and chunked,
@@ -362,7 +377,7 @@ def _more(keys: _Keys, found: list[tuple[int, Mixer]]) -> list[tuple[int, Mixer]
         return [(i + n * keys.trunk, m) for n in range(loops) for i, m in found]
     if keys.arch == "graniteswitch" and found:
         last = found[-1][1]
-        one = Dim(1, "n_kv_heads")
+        one = Dim(1)
         router = replace(last, n_kv_heads=one, keys=one * last.d_qk, values=one * last.d_v)
         return [*found, (keys.trunk, router)]
     return found

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmcalc.dims import Dim
+from llmcalc.dims import SYMBOLS, Dim
 from llmcalc.engines.cache import Load
 from llmcalc.errors import InputError, LlmcalcError
 from llmcalc.formats.element import dtype
@@ -28,6 +28,7 @@ from llmcalc.questions.weights import compared, format_of
 from llmcalc.sources import gguf, gguf_layers, resolve
 from llmcalc.sources.header import Header, Stored
 from llmcalc.sources.model import Model
+from tests.formulas import evaluate
 
 FILES = json.loads((Path(__file__).parent / "llama_cpp_allocations.json").read_text())
 NAMES = {"f16": "float16", "f32": "float32", "bf16": "bfloat16"}
@@ -208,3 +209,19 @@ def test_what_is_too_long_for_any_model_is_no_number() -> None:
         model("apertus.b", **{"apertus.attention.head_count_kv": gguf.Skipped(10**6)}).anatomy  # noqa: B018
     with pytest.raises(LlmcalcError, match="num_loops"):
         model("nanbeige.b", **{"nanbeige.num_loops": 4000}).anatomy  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_every_formula_gives_its_number(name: str) -> None:
+    """A name has one value in all rows, so that a reader who fills them in gets the bytes."""
+    case = FILES[name]["cases"][0]
+    if case[-1] == "refused":
+        return
+    found = kvcache(model(name).anatomy, load=load(case), engine="llama.cpp")
+    together: dict[str, int] = {}
+    for row in found.rows:
+        for size in (row.kv_bytes, row.state_bytes):
+            values = {SYMBOLS.get(long, long): value for long, value in size.sizes.items()}
+            assert evaluate(size.formula, values) == int(size), size.formula
+            for symbol, value in values.items():
+                assert together.setdefault(symbol, value) == value, symbol
