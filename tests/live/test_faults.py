@@ -153,7 +153,8 @@ def test_options_that_need_each_other(cli: Callable[..., Any]) -> None:
 
 
 SLOWLY = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from llmcalc.live.run import Runner
 forward = Runner.__call__
 def slow(self, *words, **named):
