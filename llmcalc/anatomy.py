@@ -306,11 +306,11 @@ class Anatomy:
     """Its tensors are those of a file: what they are for is known by their names alone."""
 
     def explained(self, question: str) -> None:
-        """Parts that are only counted cannot answer a question about steps: an InputError."""
+        """Parts that are only counted cannot answer what needs their purpose: an InputError."""
         if self.only_counted:
             raise InputError(
                 f"the parts of {self.family} are only counted, so {question} is not known",
-                hint="kvcache, fit, speed and params read them from the file",
+                hint="kvcache, fit, speed and params count them as the file stores them",
             )
 
     @property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmcalc.cli.options.run import RunOn
 from llmcalc.cli.output.view import Fact, View
 from llmcalc.errors import InputError, UnavailableError, install
 from llmcalc.units import exact, size
@@ -28,10 +29,7 @@ class MeasureOptions:
     """Measuring on a device."""
 
     live: Annotated[bool, typer.Option("--live", help="Do it on a device, and measure.")] = False
-    device: Annotated[
-        str,
-        typer.Option("--run-on", "--device", help="With --live: auto, cpu, cuda, cuda:1 or mps."),
-    ] = "auto"
+    device: RunOn = "auto"
     run_dtype: Annotated[
         str | None,
         typer.Option(

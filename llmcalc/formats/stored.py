@@ -127,6 +127,8 @@ def stored(anatomy: Anatomy, form: Format, tp: int = 1) -> tuple[Stored, ...]:
 
     A GGUF holds the text model alone: what sees and hears lies in a file of its own.
     """
+    if isinstance(form, FileType | Packed):
+        anatomy.explained(f"which of them stay wide in {form.name}")
     if isinstance(form, FileType):
         return tuple(_mixed(anatomy, form, tp))
     heads = anatomy.n_kv_heads

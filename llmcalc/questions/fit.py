@@ -103,8 +103,7 @@ def ask_for(
     if utilization is not None and not 0 < utilization <= 1:
         raise InputError(f"--utilization is {utilization}; it must be above 0 and at most 1")
     chosen = choose(engine)
-    if not chosen.engine.runs_encoders:
-        keeps_something(model.anatomy)
+    keeps_something(model.anatomy, chosen.engine)
     if not model.anatomy.vocab:
         raise InputError(
             f"{model.name} has no vocabulary: only its blocks are described", hint="give --vocab"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim, total
 from llmcalc.engines import choose
-from llmcalc.engines.base import CacheRule
+from llmcalc.engines.base import CacheRule, Engine
 from llmcalc.engines.cache import Cache, Load
 from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
@@ -20,15 +20,17 @@ LARGEST_CONTEXT = 2**40
 def kvcache(anatomy: Anatomy, *, load: Load, engine: str = "formula") -> Cache:
     """What the engine keeps between tokens; a model that keeps nothing is an InputError."""
     chosen = choose(engine)
-    if not chosen.engine.runs_encoders:
-        keeps_something(anatomy)
+    keeps_something(anatomy, chosen.engine)
     answer = chosen.rules.cache(anatomy, load)
     return replace(answer, notes=(*answer.notes, chosen.note)) if chosen.note else answer
 
 
-def keeps_something(anatomy: Anatomy) -> None:
-    """A model whose layers keep nothing between tokens is an InputError that says so."""
-    if all(mixer.kind == "none" for mixer in anatomy.mixers):
+def keeps_something(anatomy: Anatomy, engine: Engine) -> None:
+    """A model whose layers keep nothing between tokens is an InputError that says so.
+
+    Unless the engine runs such models too.
+    """
+    if not engine.runs_encoders and all(mixer.kind == "none" for mixer in anatomy.mixers):
         raise InputError(
             f"{anatomy.family} keeps nothing between tokens: it is an encoder, or its "
             "implementation computes every step anew"

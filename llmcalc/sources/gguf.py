@@ -365,8 +365,8 @@ LLAMA_ROPE_TYPE_NORM).
 
 def to_config(header: Header) -> dict[str, Any] | None:
     """The metadata as a raw config under GGUF's own size names; None where no family is known."""
-    arch = header.metadata.get("general.architecture")
-    if not isinstance(arch, str) or arch not in _MODEL_TYPES:
+    arch = header.architecture
+    if arch not in _MODEL_TYPES:
         return None
     prefix = f"{arch}."
     raw = {
@@ -464,6 +464,20 @@ _SANDWICH_NORMS = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+
+
+_STEMS = {stem: role for role, stem in reversed((_ROLES | _BARE).items())}
+"""The other way round; the first of two roles with one name is meant."""
+
+
+def role_of(tail: str) -> str | None:
+    """What a tensor does by its name there, without its layer; None where no rule has it.
+
+    >>> role_of("ffn_down_exps.weight"), role_of("attn_k.bias"), role_of("altup_proj.weight")
+    ('mlp.down', 'attn.k', None)
+    """
+    stem = tail.partition(".")[0]
+    return _STEMS.get(stem.removesuffix("_exps").removesuffix("_shexp"))
 
 
 def norms_after(anatomy: Anatomy) -> bool:

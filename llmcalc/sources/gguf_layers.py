@@ -17,12 +17,12 @@ from typing import Any, Literal
 from llmcalc.anatomy import ONCE, Anatomy, Layers, Mixer, Op, Part, State, Weight
 from llmcalc.dims import Dim
 from llmcalc.errors import ConfigError
-from llmcalc.sources.gguf import Skipped
+from llmcalc.sources.gguf import Skipped, role_of
 from llmcalc.sources.header import Header
 from llmcalc.text import shorten
 
 _MAX_LAYERS, _MAX_SIZE = 4096, 1 << 32
-_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_BLOCK = re.compile(r"blk\.(\d{1,5})\.(.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,24 +92,15 @@ _NOT_KNOWN = {
     "gemma4-assistant": "a draft, which needs the model that it drafts for",
 }
 
-_ROLES = (
-    (r"token_embd(_norm)?\.", "embed.token"),
-    (r"position_embd\.", "embed.position"),
-    (r"output\.(weight|bias)", "head"),
-    (r"nextn\.", "mtp"),
-    (r"\w*norm\w*(\.|$)", "norm"),
-    (r"attn_output|attn_o\.", "attn.o"),
-    (r"attn_qkv", "attn.qkv"),
-    (r"attn_(q|k|v)\.", r"attn.\1"),
-    (r"(ssm_out)", "ssm.out"),
-    (r"(ssm|time_mix|shortconv|channel_mix)", "ssm"),
+_OTHER_ROLES = (
+    (r"\w*norm(\.|$)", "norm"),
+    (r"attn_o\.", "attn.o"),
     (r"attn", "attn"),
-    (r"ffn_gate_inp|exp_probs", "router"),
-    (r"ffn_down", "mlp.down"),
-    (r"ffn_gate", "mlp.gate"),
-    (r"ffn_up", "mlp.up"),
+    (r"exp_probs", "router"),
+    (r"ssm|time_mix|channel_mix|shortconv", "ssm"),
+    (r"nextn\.", "mtp"),
 )
-"""What a tensor does, by the end of its name."""
+"""What a tensor does whose name no family has (``gguf.role_of`` knows the others)."""
 
 
 def anatomy(header: Header) -> Anatomy:
@@ -158,10 +149,9 @@ def _kept(found: Iterable[Mixer]) -> dict[int, set[tuple[Any, ...]]]:
 
 def architecture(header: Header) -> str:
     """``general.architecture``; a file without one is a ConfigError."""
-    arch = header.metadata.get("general.architecture")
-    if not isinstance(arch, str):
+    if header.architecture is None:
         raise ConfigError("the file has no general.architecture")
-    return arch
+    return header.architecture
 
 
 def mixers(header: Header) -> tuple[Mixer, ...]:
@@ -251,9 +241,8 @@ class _Names:
         return known.setdefault(value, Dim(value, name + number))
 
 
-def _window(keys: _Keys) -> tuple[int, list[bool]]:
+def _window(keys: _Keys, loader: Loader) -> tuple[int, list[bool]]:
     """The window, and which layers slide."""
-    loader = LOADERS.get(keys.arch, Loader())
     none = [False] * keys.blocks
     if loader.window == "unread":
         return 0, none
@@ -301,7 +290,8 @@ def _by_layer(keys: _Keys, header: Header) -> list[tuple[int, Mixer]]:
     )
     if keys.arch == "deepseek4":
         return _compressed(keys, heads, d_qk)
-    window, slides = _window(keys)
+    loader = LOADERS.get(keys.arch, Loader())
+    window, slides = _window(keys, loader)
     recurrent = _recurrent(keys, header, kv_heads)
     index = _index(keys, d_v)
     shared = keys.size("attention.shared_kv_layers", 0)
@@ -309,7 +299,6 @@ def _by_layer(keys: _Keys, header: Header) -> list[tuple[int, Mixer]]:
     last = min(20, keys.trunk) if keys.arch == "gemma3n" else keys.trunk - shared
     found: list[tuple[int, Mixer]] = []
     names = _Names()
-    chunked = LOADERS.get(keys.arch, Loader()).chunked
     for i in range(keys.trunk):
         state, attends = recurrent[i]
         if state:
@@ -334,7 +323,7 @@ def _by_layer(keys: _Keys, header: Header) -> list[tuple[int, Mixer]]:
             values=Dim(0) if latent else n_kv * values_wide + Dim(extra_v),
             index_keys=Dim(extra_k),
             window=Dim(window, "window") if slides[i] else None,
-            chunked=slides[i] and chunked,
+            chunked=slides[i] and loader.chunked,
         )
         found.append((i, keeper))
     return _more(keys, found)
@@ -415,11 +404,10 @@ def _recurrent(
         return [((), True) if attends else (state, False) for attends in full]
     mixed: dict[int, set[str]] = {}
     for name in header.tensors:
-        found = _BLOCK.fullmatch(name)
-        if found is not None and len(found[1]) < 6:
-            mixed.setdefault(int(found[1]), set()).add(found[2].split("_")[0].split(".")[0])
-            if found[2].startswith("attn_k."):
-                mixed[int(found[1])].add("keys")
+        layer, tail = _placed(name)
+        if layer is not None:
+            own = mixed.setdefault(layer, set())
+            own.add("keys" if tail.startswith("attn_k.") else re.split("[_.]", tail)[0])
     out = []
     for i in range(keys.blocks):
         own = mixed.get(i, set())
@@ -465,15 +453,19 @@ def _states(r: int, s: int) -> tuple[State, ...]:
     return tuple(State("recurrent", Dim(n), Dim(1), "float32") for n in sizes)
 
 
+def _placed(name: str) -> tuple[int | None, str]:
+    """A tensor's layer, None outside of the stack, and what its name says beside."""
+    found = _BLOCK.fullmatch(name)
+    return (None, name) if found is None else (int(found[1]), found[2])
+
+
 def _weights(header: Header) -> list[Weight]:
     """The file's tensors, layers of one name and shape together."""
     together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for name, stored in header.tensors.items():
-        found = _BLOCK.fullmatch(name)
-        in_block = found is not None and len(found[1]) < 6
-        key = f"blk.{{layer}}.{found[2]}" if found is not None and in_block else name
-        layer = int(found[1]) if found is not None and in_block else 0
-        together.setdefault((key, stored.shape), []).append(layer)
+        layer, tail = _placed(name)
+        key = name if layer is None else f"blk.{{layer}}.{tail}"
+        together.setdefault((key, stored.shape), []).append(layer or 0)
     active = header.metadata.get(f"{architecture(header)}.expert_used_count")
     used = active if isinstance(active, int) else 1
     return [_weight(name, shape, layers, used) for (name, shape), layers in together.items()]
@@ -481,9 +473,8 @@ def _weights(header: Header) -> list[Weight]:
 
 def _weight(name: str, shape: tuple[int, ...], layers: list[int], used: int) -> Weight:
     tail = name.removeprefix("blk.{layer}.")
-    role = next((r for p, r in _ROLES if re.match(p, tail)), "other")
-    if role.endswith(r"\1"):
-        role = f"attn.{tail[5]}"
+    others = (role for pattern, role in _OTHER_ROLES if re.match(pattern, tail))
+    role = role_of(tail) or next(others, "other")
     op: Op = "lookup" if role.startswith("embed.") else "matmul" if len(shape) > 1 else "scale"
     stacked = "_exps." in name and len(shape) == 3
     sizes = tuple(Dim(n) for n in (shape[1:] if stacked else shape))

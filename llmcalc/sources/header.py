@@ -57,6 +57,12 @@ class Header:
     notes: tuple[str, ...] = ()
 
     @property
+    def architecture(self) -> str | None:
+        """A GGUF's ``general.architecture``; None where there is none."""
+        arch = self.metadata.get("general.architecture")
+        return arch if isinstance(arch, str) else None
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of all tensors, without the header."""
         return sum(t.n_bytes for t in self.tensors.values())

@@ -113,16 +113,14 @@ class Model:
         """The model's entry in JSON."""
         family = self.config.family if self.raw is not None else None
         if family is None and self.header is not None:
-            arch = self.header.metadata.get("general.architecture")
-            family = arch if isinstance(arch, str) else None
+            family = self.header.architecture
         return {"name": self.name, "family": family, "source": self.source}
 
     @property
     def longest_context(self) -> int | None:
         """The longest context that the model was made for, by its config or the one inside it."""
         if self.raw is None and self.header is not None:
-            arch = self.header.metadata.get("general.architecture")
-            longest = self.header.metadata.get(f"{arch}.context_length")
+            longest = self.header.metadata.get(f"{self.header.architecture}.context_length")
             return longest if isinstance(longest, int) and longest > 0 else None
         if self.raw is None or self.blocks_only:
             return None

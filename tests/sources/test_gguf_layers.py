@@ -21,7 +21,7 @@ from llmcalc.dims import SYMBOLS, Dim
 from llmcalc.engines.cache import Load
 from llmcalc.errors import InputError, LlmcalcError
 from llmcalc.formats.element import dtype
-from llmcalc.formats.stored import stored_bytes
+from llmcalc.formats.stored import named, stored_bytes
 from llmcalc.questions.kvcache import kvcache
 from llmcalc.questions.params import parameters
 from llmcalc.questions.weights import compared, format_of
@@ -167,6 +167,23 @@ def test_an_olmo_3_file_slides_in_three_of_four_layers() -> None:
 def test_parts_that_are_only_counted_are_not_explained() -> None:
     with pytest.raises(InputError, match="only counted"):
         list(_walked(model("apertus.b")))
+    # which tensors a quantiser leaves alone is a rule of the architecture: none is guessed here
+    for name in ("q4_k_m", "fp8", "gptq"):
+        with pytest.raises(InputError, match=f"(?i)stay wide in {name} is not"):
+            stored_bytes(model("chameleon.a").anatomy, named(name, dtype("float16")))
+    assert int(stored_bytes(model("apertus.b").anatomy, named("float16", dtype("float16")))) == (
+        2 * FILES["apertus.b"]["n_params"]
+    )
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_widths_are_those_of_the_metadata(name: str) -> None:
+    """Roles are told by names; the widths that follow are the file's own."""
+    metadata = FILES[name]["metadata"]
+    found = model(name).anatomy
+    assert found.d_model == metadata[f"{metadata['general.architecture']}.embedding_length"]
+    table = next(t for t in FILES[name]["tensors"] if t[0] == "token_embd.weight")
+    assert found.vocab == table[2][0]
 
 
 def _walked(found: Model) -> Iterator[Any]:

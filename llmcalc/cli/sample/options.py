@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from llmcalc.cli.options.run import RunDtype, RunOn
 from llmcalc.errors import InputError
 
 
@@ -64,14 +65,8 @@ class GenerateOptions:
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="End when this text comes. May be repeated.")
     ] = None
-    device: Annotated[
-        str,
-        typer.Option("--run-on", "--device", help="With --live: auto, cpu, cuda, cuda:1 or mps."),
-    ] = "auto"
-    dtype: Annotated[
-        str | None,
-        typer.Option("--run-dtype", "--dtype", help="Format to run in; default: the checkpoint's."),
-    ] = None
+    device: RunOn = "auto"
+    dtype: RunDtype = None
 
     @property
     def wanted(self) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, count_in, takes
+from llmcalc.cli.options.run import RunOnBeside
 from llmcalc.cli.options.weights import WEIGHTS_HELP
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
@@ -75,9 +76,7 @@ class SpeedOptions:
             help="Run it on this machine, and show what part of the bound is reached.",
         ),
     ] = False
-    run_on: Annotated[str, typer.Option("--run-on", help="With --live: auto, cpu, cuda, mps.")] = (
-        "auto"
-    )
+    run_on: RunOnBeside = "auto"
 
 
 @takes

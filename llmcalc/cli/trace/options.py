@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from llmcalc.cli.options.run import RunDtype, RunOn
 from llmcalc.errors import InputError
 
 
@@ -25,14 +26,8 @@ class LiveOptions:
     pad_left: Annotated[
         int, typer.Option("--pad-left", help="Padding before the text; it must change nothing.")
     ] = 0
-    device: Annotated[
-        str,
-        typer.Option("--run-on", "--device", help="With --live: auto, cpu, cuda, cuda:1 or mps."),
-    ] = "auto"
-    dtype: Annotated[
-        str | None,
-        typer.Option("--run-dtype", "--dtype", help="Format to run in; default: the checkpoint's."),
-    ] = None
+    device: RunOn = "auto"
+    dtype: RunDtype = None
     stream_layers: Annotated[
         bool,
         typer.Option(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, count_in, takes
+from llmcalc.cli.options.run import RunOnBeside
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
 from llmcalc.devices import Device, find
@@ -142,9 +143,7 @@ class RunOptions:
             help="One real step on random weights: small models, --precision fp32 or bf16.",
         ),
     ] = False
-    run_on: Annotated[str, typer.Option("--run-on", help="With --live: auto, cpu, cuda, mps.")] = (
-        "auto"
-    )
+    run_on: RunOnBeside = "auto"
     tokens_of_interest: Annotated[
         str | None,
         typer.Option("--tokens-of-interest", help="Share of some tokens in a step.", metavar="N"),

@@ -19,9 +19,17 @@ ASYNC = PoolRules(
     in_flight=2,
     merge=(3, 2),
 )
-_ROTARY = "with the rotary table"
+_rules = partial(
+    Rules,
+    evidence=EVIDENCE,
+    copies=copies,
+    copies_why="with the rotary table",
+    prints=tokens_of_blocks,
+)
+"""What no version changed."""
+
 VERSIONS = (
-    Rules(
+    _rules(
         name=V1.name,
         source="v1/core/kv_cache_utils.py of 0.10",
         cache=partial(pool, rules=V1),
@@ -29,13 +37,9 @@ VERSIONS = (
         until=(0, 15),
         asked_as="0.10",
         working=working,
-        evidence=EVIDENCE,
-        copies=copies,
-        copies_why=_ROTARY,
         utilization=0.9,
-        prints=tokens_of_blocks,
     ),
-    Rules(
+    _rules(
         name="vLLM 0.16 to 0.19: CUDA graphs outside of the pool's budget",
         source="v1/core/kv_cache_utils.py of 0.19",
         cache=partial(pool, rules=ASYNC),
@@ -43,24 +47,16 @@ VERSIONS = (
         until=(0, 19),
         asked_as="0.19",
         working=working,
-        evidence=EVIDENCE,
-        copies=copies,
-        copies_why=_ROTARY,
         utilization=0.9,
-        prints=tokens_of_blocks,
     ),
-    Rules(
+    _rules(
         name=ASYNC.name,
         source="v1/core/kv_cache_utils.py of 0.33.0",
         cache=partial(pool, rules=ASYNC),
         since=(0, 20),
         until=(0, 33),
         working=working_with_graphs,
-        evidence=EVIDENCE,
-        copies=copies,
-        copies_why=_ROTARY,
         utilization=0.92,
-        prints=tokens_of_blocks,
     ),
 )
 
