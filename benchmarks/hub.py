@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from llmcalc.api import load
-from llmcalc.questions.check import promised
+from llmcalc.sources.names import promised
 from llmcalc.sources import presets
 from tests.sources.fake_hub import Hub, serving
 

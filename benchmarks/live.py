@@ -57,7 +57,7 @@ print(int(live.runner(ids_tensor(live, [[1, 2, 3, 4, 5]]), live.runner.cache(1, 
 
 def shrunk(folder: Path) -> Path:
     """A random Llama of 30 million parameters."""
-    from llmcalc.questions.check import promised
+    from llmcalc.sources.names import promised
 
     (folder / "config.json").write_text(json.dumps(SHRUNK))
     wants = promised(resolve(str(folder)).anatomy)

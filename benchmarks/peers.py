@@ -25,7 +25,7 @@ from typing import Any
 
 from llmcalc.families import anatomy, config_for
 from llmcalc.formats.scheme import full_name, layout
-from llmcalc.questions.check import promised
+from llmcalc.sources.names import promised
 from llmcalc.sources import presets
 from llmcalc.units import size
 from tests.sources.fake_hub import Hub, serving

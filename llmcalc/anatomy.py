@@ -302,6 +302,8 @@ class Anatomy:
     family: str
     parts: tuple[Part, ...]
     notes: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
+    """What stands beside the language model and is not among the parts, by its key in the config."""
     only_counted: bool = False
     """Its tensors are those of a file: what they are for is known by their names alone."""
 
@@ -312,6 +314,11 @@ class Anatomy:
                 f"the parts of {self.family} are only counted, so {question} is not known",
                 hint="kvcache, fit, speed and params count them as the file stores them",
             )
+
+    @property
+    def cache_known(self) -> bool:
+        """Whether it is known what the layers keep: not where only tensors are counted."""
+        return bool(self.mixers) or not self.only_counted
 
     @property
     def weights(self) -> tuple[Weight, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from llmcalc.anatomy import MOST_LAYERS
@@ -82,11 +83,18 @@ SIZES: dict[str, tuple[str, ...]] = {
 }
 """Every spelling of each size: ours first decides nothing, the first key present counts."""
 
+KEY = "per_layer_config"
+"""Where a config overrides single layers: their numbers in text, each with its own values."""
+
 _CORE = ("d_model", "n_layers", "n_heads", "vocab", "d_ff")
 _MAY_BE_ZERO = ("n_dense_layers", "n_shared_experts")
 _LIMITS = {"n_layers": MOST_LAYERS, "n_experts": 100_000}
 _LARGEST = 2**40
 _ABSENT: Any = object()
+
+
+LOOKED: ContextVar[set[str] | None] = ContextVar("looked", default=None)
+"""Where somebody asks for it: every key that a family looks for."""
 
 
 class Config:
@@ -104,10 +112,13 @@ class Config:
         *,
         defaults: Mapping[str, Any] | None = None,
         nested: bool = False,
+        section: str | None = None,
     ) -> None:
         self.raw = raw
         self.defaults: Mapping[str, Any] = defaults or {}
         self.is_nested = nested
+        self.section = section
+        """Whose sizes these are, inside a larger config."""
         self.assumed: dict[str, Any] = {}
         self.notes: list[str] = []
 
@@ -121,6 +132,7 @@ class Config:
 
         Used for lists, flags and patterns.
         """
+        self._look(key)
         if key in self.raw:
             return self.raw[key]
         if key in self.defaults:
@@ -146,20 +158,22 @@ class Config:
         value = self._find(name, keys)
         if value is _ABSENT or value is None:
             if default is not None:
-                return default if isinstance(default, Dim) else Dim(default, name)
+                return _called(default, name)
             looked = ", ".join(keys or SIZES.get(name, (name,)))
+            where, path = self.section or "the config", f"{self.section}." if self.section else ""
             raise ConfigError(
-                f"{self.family or 'config'}: the config has no {name} (looked for {looked})",
-                hint=f"give it with `--set {name}=...`",
+                f"{self.family or 'config'}: {where} has no {name} (looked for {looked})",
+                hint=f"give it with `--set {path}{name}=...`",
+                lacks=(self.section, name),
             )
-        return Dim(_whole(self.family, name, value, least), name)
+        return _called(_whole(self.family, name, value, least), name)
 
     def optional(self, name: str, *keys: str) -> Dim | None:
         """The size of that name, or None where it is absent, null or zero."""
         value = self._find(name, keys)
         if value is _ABSENT or value is None or value is False or value == 0:
             return None
-        return Dim(_whole(self.family, name, value, 1), name)
+        return _called(_whole(self.family, name, value, 1), name)
 
     def __getattr__(self, name: str) -> Dim:
         if name.startswith("_"):
@@ -246,10 +260,16 @@ class Config:
         inner = self.raw.get(key)
         if not isinstance(inner, Mapping):
             return self
-        return Config(inner, defaults=defaults, nested=True)
+        return Config(inner, defaults=defaults, nested=True, section=key)
+
+    def _look(self, *keys: str) -> None:
+        looked = LOOKED.get()
+        if looked is not None:
+            looked.update(keys)
 
     def _find(self, name: str, keys: tuple[str, ...]) -> Any:
         aliases = keys or SIZES.get(name, (name,))
+        self._look(*aliases, name)
         for key in (*aliases, name):
             if key in self.raw:
                 return self.raw[key]
@@ -261,6 +281,11 @@ class Config:
                     self.assumed[key] = self.defaults[key]
                 return self.defaults[key]
         return _ABSENT
+
+
+def _called(value: int, name: str) -> Dim:
+    """A size under that name, unless it has one of its own."""
+    return value if isinstance(value, Dim) else Dim(value, name)
 
 
 def _whole(family: str, name: str, value: Any, least: int) -> int:

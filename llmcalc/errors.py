@@ -41,7 +41,16 @@ class InputError(LlmcalcError):
 
 
 class ConfigError(InputError):
-    """A config lacks a size that is needed, or holds one that cannot be."""
+    """A config lacks a size that is needed, or holds one that cannot be.
+
+    ``lacks`` is the size that is not there, with the section of the config where it should be.
+    """
+
+    def __init__(
+        self, message: str, hint: str | None = None, lacks: tuple[str | None, str] | None = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.lacks = lacks
 
 
 class HeaderError(InputError):

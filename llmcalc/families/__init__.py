@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from llmcalc.anatomy import Anatomy, Mixer, Part, Parts, Weight
-from llmcalc.config import Config
+from llmcalc.config import KEY, Config
 from llmcalc.errors import ConfigError, InputError, UnavailableError
 from llmcalc.families.index import MODULES
 from llmcalc.text import shorten
@@ -78,6 +78,8 @@ def runnable() -> list[str]:
 def forward(c: Config) -> Forward:
     """How that config's family computes; one that is only counted is an UnavailableError."""
     find(c.family)
+    if c.raw.get(KEY):
+        raise UnavailableError(f"running {c.family} with layers of their own ({KEY})")
     if c.family not in _RUNS:
         raise UnavailableError(
             f"running {c.family} is not supported: only its sizes are known",
@@ -119,17 +121,27 @@ def class_defaults(model_type: str) -> Mapping[str, Any]:
 def model_type(raw: Mapping[str, Any]) -> str:
     """The family a raw config belongs to:
 
-    ``model_type``, else the class named in ``architectures``.
+    ``model_type``, else the class named in ``architectures``: a type that is named and not known
+    is never taken for what its class is called, since classes outlive what they compute.
     """
     named = raw.get("model_type")
-    if isinstance(named, str) and find(named):
-        return named
+    if isinstance(named, str) and named:
+        if find(named):
+            return named
+        raise _unknown(raw, named)
     classes = raw.get("architectures")
     for architecture in classes if isinstance(classes, list) else ():
         if isinstance(architecture, str) and (found := _by_architecture(architecture)):
             return found
+    if "_class_name" in raw:
+        raise UnknownFamilyError(
+            f"{shorten(str(raw['_class_name']), 60)} is a component of a diffusers pipeline: caches,"
+            " steps and text do not apply to it",
+            hint="`llmcalc params` counts the weights of a .safetensors file, or of the pipeline's"
+            " directory",
+        )
     if not named and not raw.get("architectures"):
-        raise ConfigError(
+        raise UnknownFamilyError(
             "the config names no model_type and no architectures",
             hint="say which family it follows with `--as llama`; `llmcalc list families` shows all",
         )
@@ -148,6 +160,10 @@ def _squeeze(name: str) -> str:
     return name.replace("_", "").replace("-", "").replace(".", "").lower()
 
 
+class UnknownFamilyError(InputError):
+    """No family describes that architecture."""
+
+
 def _unknown(raw: Mapping[str, Any], named: str) -> InputError:
     import difflib
 
@@ -157,7 +173,7 @@ def _unknown(raw: Mapping[str, Any], named: str) -> InputError:
         if raw.get("auto_map")
         else ""
     )
-    return InputError(
+    return UnknownFamilyError(
         f"no family is known for model_type {named[:60]!r}{remote}",
         hint=(f"close: {', '.join(close)}; " if close else "")
         + "count it as another family with `--as llama`, give sizes as flags (--d --layers ...), "
@@ -166,9 +182,42 @@ def _unknown(raw: Mapping[str, Any], named: str) -> InputError:
     )
 
 
+INSIDE = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config")
+"""Under which keys larger configs hold that of their language model."""
+
+
+def inside(raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+    """The language model's config in a larger one, with the path to it; None where none is known.
+
+    >>> inside({"thinker_config": {"text_config": {"model_type": "llama"}}})
+    ('thinker_config.text_config', {'model_type': 'llama'})
+    """
+    for key in INSIDE:
+        section = raw.get(key)
+        if not isinstance(section, Mapping):
+            continue
+        deeper = inside(section)
+        if deeper is not None:
+            return f"{key}.{deeper[0]}", deeper[1]
+        try:
+            model_type(section)
+        except InputError:
+            continue
+        return key, section
+    return None
+
+
 def config_for(raw: Mapping[str, Any]) -> Config:
-    """A Config with its family settled and that family's class defaults."""
-    name = model_type(raw)
+    """A Config with its family settled and that family's class defaults.
+
+    A larger config whose own family is not known keeps its name where its language model's is.
+    """
+    try:
+        name = model_type(raw)
+    except UnknownFamilyError:
+        if inside(raw) is None:
+            raise
+        return Config({**raw, "model_type": str(raw.get("model_type") or "wrapper")[:60]})
     return Config({**raw, "model_type": name}, defaults=class_defaults(name))
 
 
@@ -176,9 +225,17 @@ def inner(c: Config, key: str, default_type: str = "") -> Config:
     """The config nested under ``key`` with the class defaults of its own ``model_type``."""
     raw = c.raw.get(key)
     if not isinstance(raw, Mapping):
-        return c
+        return c if c.section else _lacking(c, key)
     name = raw.get("model_type") or c.defaults.get(f"{key}.model_type") or default_type
-    return Config({**raw, "model_type": name}, defaults=class_defaults(str(name)), nested=True)
+    defaults = class_defaults(str(name))
+    return Config({**raw, "model_type": name}, defaults=defaults, nested=True, section=key)
+
+
+def _lacking(c: Config, key: str) -> Config:
+    """The config itself where it has no such section: what it lacks is said to be missing there."""
+    same = Config(c.raw, defaults=c.defaults, nested=c.is_nested, section=key)
+    same.assumed, same.notes = c.assumed, c.notes
+    return same
 
 
 def parts_of(c: Config) -> Parts:
@@ -204,9 +261,13 @@ _DESCRIBED: ContextVar[frozenset[str]] = ContextVar("described", default=frozens
 
 
 def anatomy(c: Config) -> Anatomy:
-    """The list of parts of a model, in forward order."""
+    """The list of parts of a model, in forward order.
+
+    Where the language model inside is known and what stands around it is not, it is described
+    alone, and what is left out is named (``Anatomy.uncounted``).
+    """
     try:
-        parts = tuple(parts_of(c))
+        parts, beside = _described(c)
     except _WRONG_KIND as error:
         said = shorten(str(error), 100) or type(error).__name__
         raise ConfigError(
@@ -221,7 +282,59 @@ def anatomy(c: Config) -> Anatomy:
         if wrong:
             raise ConfigError(f"{c.family or 'config'}: {wrong}: the sizes contradict each other")
     kept = tuple(p for p in parts if not isinstance(p, Mixer) or p.layers.indices)
-    return Anatomy(c.family, kept, tuple(c.notes))
+    if beside:
+        c.notes.append(left_out(beside))
+    return Anatomy(c.family, kept, tuple(c.notes), uncounted=beside)
+
+
+def left_out(sections: tuple[str, ...]) -> str:
+    """The word about what is not among a model's parts."""
+    return f"the language model alone: {', '.join(sections)} is not counted, no family describes it"
+
+
+def _described(c: Config) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """All parts, or those of the language model and what is not counted beside it."""
+    if find(c.family) is None:
+        return _language_alone(c)
+    try:
+        return _each_layer(c), ()
+    except ConfigError as error:
+        if inside(c.raw) is None:
+            raise
+        parts = _language_alone(c)  # its own sizes may be what is missing
+        c.notes.append(f"not counted beside the language model: {error}")
+        return parts
+
+
+def _language_alone(c: Config) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    found = inside(c.raw)
+    assert found is not None  # config_for() has found it, or a family's own rule
+    path, raw = found
+    named = model_type(raw)
+    tied = c.raw.get("tie_word_embeddings", raw.get("tie_word_embeddings"))
+    changed = {k: v for k, v in raw.items() if k not in ("architectures", "tie_word_embeddings")}
+    changed |= {"model_type": named} | ({} if tied is None else {"tie_word_embeddings": tied})
+    defaults = class_defaults(named)
+    parts = _each_layer(Config(changed, defaults=defaults, nested=True, section=path))
+    top = c.raw if "." not in path else c.raw[path.split(".")[0]]
+    beside = [k for k, v in top.items() if isinstance(v, Mapping) and k.endswith("_config")]
+    return parts, tuple(k for k in beside if k not in path and k not in _NO_PARTS)
+
+
+_NO_PARTS = ("quantization_config", "generation_config", "compression_config", "rope_config")
+
+
+def _each_layer(c: Config) -> tuple[Part, ...]:
+    """The parts of a config, layer by layer where it overrides some."""
+    sections = [k for k, v in c.raw.items() if isinstance(v, Mapping) and v.get(KEY)]
+    if not c.raw.get(KEY) and not sections:
+        return tuple(parts_of(c))
+    from llmcalc.families.parts import by_layer
+
+    section = None if c.raw.get(KEY) else sections[0]
+    if len(sections) > (section is not None):
+        raise ConfigError(f"{c.family}: more than one part of the config has {KEY}")
+    return by_layer.resolved(c, section, lambda changed: tuple(parts_of(changed)))
 
 
 def _impossible(part: Part) -> str | None:

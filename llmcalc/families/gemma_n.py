@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmcalc.anatomy import Layers, Parts, Weight, rename
 from llmcalc.blocks import attention, embed, linear, lm_head, norm, stacked, swiglu, tensor, tie
-from llmcalc.config import Config
+from llmcalc.config import KEY, Config
 from llmcalc.dims import Dim
 from llmcalc.errors import ConfigError
 from llmcalc.families import family, inner
@@ -160,9 +160,8 @@ def gemma4_text(c: Config) -> Parts:
     if sliding.indices:
         yield from gemma4_attention(c, sliding, first_shared, c.n_kv_heads, c.head_dim, c.window)
     if full.indices:
-        alike = c.flag("attention_k_eq_v") and c.optional("num_global_key_value_heads")
-        n_kv = c.num_global_key_value_heads if alike else c.n_kv_heads
-        yield from gemma4_attention(c, full, first_shared, n_kv, c.global_head_dim, None)
+        n_kv, d_h = full_heads(c)
+        yield from gemma4_attention(c, full, first_shared, n_kv, d_h, None)
     yield from norms(c, layers, _NORMS)
     double = c.flag("use_double_wide_mlp")
     for wide, group in layers.by("width", lambda i: double and i >= first_shared):
@@ -174,6 +173,19 @@ def gemma4_text(c: Config) -> Parts:
     yield tensor(f"{BLOCK}.layer_scalar", (1,), "scale", "residual", layers, buffer=True)
     yield from norm("model.norm", d)
     yield from lm_head("lm_head", c.vocab, d, tie(c))
+
+
+def full_heads(c: Config) -> tuple[Dim, Dim]:
+    """Key/value heads of Gemma 4's full layers and their width: its own keys, or overridden layer
+    by layer in what transformers 5.15 and later write.
+    """
+    if KEY in c.raw:
+        return c.n_kv_heads, c.head_dim
+    alike = c.flag("attention_k_eq_v") and c.optional("num_global_key_value_heads")
+    n_kv = c.num_global_key_value_heads if alike else c.n_kv_heads
+    if "global_head_dim" not in c.raw:
+        c.assumed["global_head_dim"] = 512
+    return n_kv, c.size("global_head_dim", 512)
 
 
 def gemma4_attention(

@@ -21,9 +21,9 @@ from llmcalc.errors import InputError
 from llmcalc.live.files import Files
 from llmcalc.live.packed import unpack
 from llmcalc.live.ranks import ALONE, Ranks
-from llmcalc.questions.check import names_in
 from llmcalc.questions.layer_plan import LayerPlan
 from llmcalc.sources import gguf
+from llmcalc.sources.names import names_in
 from llmcalc.text import shorten
 
 Held = Tensor | list[Tensor]

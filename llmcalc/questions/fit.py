@@ -13,7 +13,7 @@ from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim
 from llmcalc.engines import Chosen, choose
 from llmcalc.engines.base import Need, Part, counted
-from llmcalc.engines.cache import Cache, Load
+from llmcalc.engines.cache import Cache, Load, gathered
 from llmcalc.errors import InputError
 from llmcalc.formats.stored import Checkpoint, FileType, Format, stored_bytes
 from llmcalc.parallel import check_degree, stage
@@ -69,9 +69,14 @@ class Plan:
         """What is left for the cache by the middle of the estimates."""
         return left(self.usable, sum(p.n_bytes for p in self.parts), self.share)
 
+    known: bool = True
+    """Whether more than the weights is known."""
+
     @property
     def verdict(self) -> Verdict:
         """Yes and no where every estimate agrees, unsure between them."""
+        if not self.known:
+            return "no" if self.pool_high < 0 else "unsure"
         if self.need <= self.pool_low:
             return "yes"
         return "no" if self.need > self.pool_high else "unsure"
@@ -103,8 +108,10 @@ def ask_for(
     if utilization is not None and not 0 < utilization <= 1:
         raise InputError(f"--utilization is {utilization}; it must be above 0 and at most 1")
     chosen = choose(engine)
-    keeps_something(model.anatomy, chosen.engine)
-    if not model.anatomy.vocab:
+    anatomy = model.anatomy
+    if anatomy.cache_known:
+        keeps_something(anatomy, chosen.engine)
+    if anatomy.cache_known and not anatomy.vocab:
         raise InputError(
             f"{model.name} has no vocabulary: only its blocks are described", hint="give --vocab"
         )
@@ -141,6 +148,8 @@ def fit(ask: Ask) -> Plan:
 def _rank(ask: Ask) -> Plan:
     chosen = choose(ask.engine)
     rules, load = chosen.rules, replace(ask.load, tp=ask.tp)
+    if not ask.anatomy.cache_known:
+        return _weights_alone(ask)
     parts = [weights_part(ask), *rules.working(_need(ask))]
     cache = rules.cache(ask.anatomy, load)
     usable = ask.visible if rules.of_the_rest else int(ask.visible * ask.utilization)
@@ -153,6 +162,24 @@ def _rank(ask: Ask) -> Plan:
         pool_high=left(usable, sum(p.low for p in parts), share),
         notes=tuple(n for n in (*cache.notes, chosen.note) if n),
         share=share,
+    )
+
+
+def _weights_alone(ask: Ask) -> Plan:
+    """The answer where tensors are counted and not explained."""
+    chosen = choose(ask.engine)
+    part = counted("weights", stored_bytes(ask.anatomy, ask.weights, ask.tp), _said(ask))
+    usable = int(ask.visible * ask.utilization)
+    room = usable - int(part.n_bytes)
+    why = f"what {ask.anatomy.family} keeps and needs beside its weights is not known: no family"
+    return Plan(
+        parts=(part,),
+        usable=usable,
+        cache=gathered(chosen.name, "not known", [], ask.load.context),
+        pool_low=room,
+        pool_high=room,
+        notes=(f"{why} describes it",),
+        known=False,
     )
 
 

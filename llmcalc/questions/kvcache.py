@@ -30,6 +30,12 @@ def keeps_something(anatomy: Anatomy, engine: Engine) -> None:
 
     Unless the engine runs such models too.
     """
+    if not anatomy.cache_known:
+        raise InputError(
+            f"what the layers of {anatomy.family} keep between tokens is not known: no family"
+            " describes it, and its tensors are only counted",
+            hint="count it as another family with --as, or give sizes: --layers --kv-heads --head-dim",
+        )
     if not engine.runs_encoders and all(mixer.kind == "none" for mixer in anatomy.mixers):
         raise InputError(
             f"{anatomy.family} keeps nothing between tokens: it is an encoder, or its "

@@ -10,10 +10,11 @@ from dataclasses import replace
 from llmcalc.anatomy import Anatomy
 from llmcalc.formats.scheme import published
 from llmcalc.formats.stored import Checkpoint, Format, Packed, Plain, named
-from llmcalc.questions.check import Difference, Result, Want, compare, promised
+from llmcalc.questions.check import Difference, Result, compare
 from llmcalc.sources import gguf
 from llmcalc.sources.header import Header, is_buffer
 from llmcalc.sources.model import Model
+from llmcalc.sources.names import Want, promised
 
 
 def format_of(model: Model, asked: str | None = None) -> Format:
@@ -24,7 +25,9 @@ def format_of(model: Model, asked: str | None = None) -> Format:
     """
     if asked is not None:
         return named(asked, model.wide)
-    if model.header is not None and (model.raw is not None or model.header.format == "gguf"):
+    if model.header is None and not model.is_described:
+        model = model.with_header()
+    if model.header is not None:
         return checkpoint(model, model.header)
     packed = published(model.quantisation)
     if packed is None:
@@ -33,11 +36,13 @@ def format_of(model: Model, asked: str | None = None) -> Format:
     return Packed(scheme=scheme, packing=packing, wide=model.wide)
 
 
-def checkpoint(model: Model, header: Header) -> Checkpoint:
+def checkpoint(model: Model, header: Header, result: Result | None = None) -> Checkpoint:
     """What a checkpoint holds of every weight, layer by layer, scales and tables with
     their matrix.
+
+    ``result`` is the comparison with its config where somebody has made it.
     """
-    owners = compared(model, header).owners
+    owners = (result or compared(model, header)).owners
     held: dict[tuple[str, int], tuple[int, int, str]] = {}
     largest: dict[tuple[str, int], int] = {}
     beside = 0
@@ -59,8 +64,8 @@ def compared(model: Model, header: Header) -> Result:
     """A checkpoint beside what its config promises, under the names that the file's format uses."""
     have = {name: tensor.shape for name, tensor in header.tensors.items()}
     buffers = {name: is_buffer(name, tensor) for name, tensor in header.tensors.items()}
+    anatomy = model.anatomy
     if header.format == "gguf":
-        anatomy = model.anatomy
         wants = promised(anatomy) if anatomy.only_counted else gguf_promises(anatomy, have)
         wants = {n: w for n, w in wants.items() if not w.weight.tied_to or n in have}
         return compare(wants, have, buffers)

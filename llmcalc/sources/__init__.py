@@ -9,7 +9,7 @@ from typing import Any
 
 from llmcalc.errors import InputError
 from llmcalc.sources import local, presets
-from llmcalc.sources.from_flags import from_flags
+from llmcalc.sources.from_flags import for_cache, from_flags
 from llmcalc.sources.from_path import from_path
 from llmcalc.sources.model import Model
 from llmcalc.text import shorten
@@ -22,13 +22,15 @@ def resolve(
     sizes: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     as_family: str | None = None,
+    cache_only: bool = False,
 ) -> Model:
     """The model behind a name, or behind sizes given as flags.
 
-    ``overrides`` and ``as_family`` change its config.
+    ``overrides`` and ``as_family`` change its config. ``cache_only``: sizes that the cache does not
+    depend on may be missing.
     """
     if name is None:
-        model = from_flags(sizes or {})
+        model = (for_cache if cache_only else from_flags)(sizes or {})
     elif sizes:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in sizes)
         raise InputError(
@@ -50,6 +52,10 @@ def resolve(
             raw["model_type"] = as_family
         notes += [f"set by hand: {setting}" for setting in overrides]
         model = replace(model, raw=raw, notes=tuple(notes))
+    if cache_only and model.raw is not None:
+        from llmcalc.sources.lacking import without_what_the_cache_needs_not
+
+        return without_what_the_cache_needs_not(model)
     return model
 
 

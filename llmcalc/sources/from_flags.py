@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llmcalc.anatomy import Anatomy, Layers
+from llmcalc.blocks import attention
+from llmcalc.dims import Dim
 from llmcalc.errors import InputError
 from llmcalc.sources.model import Model
 
@@ -28,6 +31,36 @@ _FLAGS = {
         "ctx": "max_position_embeddings",
     },
 }
+
+
+def for_cache(sizes: Mapping[str, Any]) -> Model:
+    """Attention alone, as the cache needs it: layers, key/value heads and the width of a head.
+
+    Where sizes describe a whole model they are that model's.
+    """
+    whole = "d" in sizes and ("d_ff" in sizes or not {"kv_heads", "head_dim"} & sizes.keys())
+    if whole or "layers" not in sizes or sizes.get("arch", "llama") not in _FLAGS:
+        return from_flags(sizes)
+    heads, kv_heads = sizes.get("heads"), sizes.get("kv_heads", sizes.get("heads"))
+    if kv_heads is None:
+        raise InputError("neither --kv-heads nor --heads is given", hint="--kv-heads 8")
+    head_dim = sizes.get("head_dim")
+    if head_dim is None:
+        if heads is None or "d" not in sizes:
+            lacking = "--head-dim is not given, nor are --d and --heads, whose quotient it is"
+            raise InputError(lacking, hint="--head-dim 128")
+        if sizes["d"] % heads:
+            raise InputError(f"--heads {heads} does not divide --d {sizes['d']}")
+        head_dim = sizes["d"] // heads
+    if (heads or kv_heads) % kv_heads:
+        raise InputError(f"--kv-heads {kv_heads} does not divide --heads {heads}")
+    layers = Layers.all(Dim(sizes["layers"], "n_layers"))
+    width = Dim(head_dim, "head_dim")
+    kept = attention(
+        layers, Dim(heads or kv_heads, "n_heads"), Dim(kv_heads, "n_kv_heads"), width, width
+    )
+    notes = ("sizes from flags: attention alone",)
+    return Model("sizes", "flags", notes=notes, described=Anatomy("attention", (kept,)))
 
 
 def from_flags(sizes: Mapping[str, Any]) -> Model:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmcalc.anatomy import Anatomy, Mixer
 from llmcalc.config import Config
 from llmcalc.errors import ConfigError, InputError
-from llmcalc.families import anatomy, config_for
+from llmcalc.families import UnknownFamilyError, anatomy, config_for, inside
 from llmcalc.formats.element import DType, dtype
 from llmcalc.sources.header import Header
 from llmcalc.text import shorten
@@ -33,6 +33,10 @@ class Model:
     header: Header | None = None
     notes: tuple[str, ...] = ()
     blocks_only: bool = False
+    mixers_only: bool = False
+    """Only what the layers keep is asked for: sizes that it does not depend on may be made up."""
+    described: Anatomy | None = None
+    """Its parts, where no config describes them."""
     folder: Path | None = None
     """Where its files lie, for whoever reads more of them than the header."""
     fetch: Callable[[int, Callable[[int, int], None]], Header] | None = None
@@ -42,6 +46,9 @@ class Model:
 
     fetch_file: Callable[[str], Path | None] | None = None
     """What brings one more file of it here, None where it has no such file."""
+
+    pipeline: str | None = None
+    """The class of a diffusers pipeline, which has weights and no language model."""
 
     adapter: Adapter | None = None
     """What it adds to another model, where it is no model of its own."""
@@ -54,6 +61,17 @@ class Model:
             return self
         header = self.fetch(jobs, tell)
         return replace(self, header=header, notes=(*self.notes, *header.notes))
+
+    @cached_property
+    def is_described(self) -> bool:
+        """Whether a family is known for its config: else a checkpoint is counted by its tensors."""
+        if self.raw is None:
+            return False
+        try:
+            config_for(self.raw)
+        except UnknownFamilyError:
+            return False
+        return True
 
     @cached_property
     def config(self) -> Config:
@@ -75,8 +93,8 @@ class Model:
     def sections(self) -> tuple[Mapping[str, Any], ...]:
         """The config's top level, and the language model's part inside where there is one."""
         raw = self.raw or {}
-        inside = raw.get("text_config")
-        return (raw, inside) if isinstance(inside, Mapping) else (raw,)
+        within = inside(raw)
+        return (raw,) if within is None else (raw, within[1])
 
     @property
     def named_dtype(self) -> DType | None:
@@ -109,11 +127,21 @@ class Model:
         return None
 
     @property
+    def called(self) -> str:
+        """What its config calls its architecture, whether a family is known for it or not."""
+        named = (self.raw or {}).get("model_type") or (self.raw or {}).get("architectures")
+        first = named[0] if isinstance(named, list) and named else named
+        return shorten(first, 60) if isinstance(first, str) and first else self.name
+
+    @property
     def about(self) -> dict[str, Any]:
         """The model's entry in JSON."""
-        family = self.config.family if self.raw is not None else None
-        if family is None and self.header is not None:
-            family = self.header.architecture
+        if self.is_described:
+            family: str | None = self.config.family
+        elif self.raw is not None:
+            family = self.called
+        else:
+            family = self.header.architecture if self.header is not None else None
         return {"name": self.name, "family": family, "source": self.source}
 
     @property
@@ -124,10 +152,9 @@ class Model:
             return longest if isinstance(longest, int) and longest > 0 else None
         if self.raw is None or self.blocks_only:
             return None
-        configs = [self.config]
-        inside = self.raw.get("text_config")
-        if isinstance(inside, Mapping):
-            configs.append(Config(inside))
+        within = inside(self.raw)
+        configs = [self.config if self.is_described else Config(self.raw)]
+        configs += [Config(within[1])] if within is not None else []
         for config in configs:
             found = config.optional("max_context")
             if found is not None:
@@ -137,23 +164,46 @@ class Model:
     @cached_property
     def anatomy(self) -> Anatomy:
         """The list of parts; what the layers of a GGUF keep is read from the file itself."""
+        if self.described is not None:
+            return self.described
+        if self.pipeline is not None:
+            raise InputError(
+                f"{self.name} is a diffusers pipeline ({self.pipeline}): caches, steps and text do"
+                " not apply to it",
+                hint="`llmcalc params` counts the weights of all its components",
+            )
         from_file = self.header is not None and self.header.format == "gguf"
         if self.raw is None and self.header is not None and from_file:
             from llmcalc.sources import gguf_layers
 
             return gguf_layers.anatomy(self.header)
+        if self.adapter is None and not self.is_described:
+            found = self.with_header()
+            if found.header is not None:
+                from llmcalc.sources import counted
+
+                return counted.anatomy(self.called, found.header)
         try:
             whole = anatomy(self.config)
         except ConfigError as error:
             if self.source != "flags":
                 raise
-            raise ConfigError(
-                str(error), hint="sizes are --d, --layers, --heads, --kv-heads, --head-dim, --d-ff"
-            ) from None
+            flag = f"--{error.lacks[1].replace('_', '-')}" if error.lacks else ""
+            said = f"{flag} is not given" if flag else str(error)
+            hint = "sizes are --d, --layers, --heads, --kv-heads, --head-dim, --d-ff, --vocab"
+            raise ConfigError(said, hint=hint, lacks=error.lacks) from None
         if self.header is not None and from_file:
             from llmcalc.sources import gguf_layers
 
             whole = gguf_layers.as_kept(whole, self.header)
+        else:
+            header = self.with_header().header if whole.uncounted else self.header
+            if header is not None:
+                from llmcalc.sources import held
+
+                whole = held.as_held(whole, header, self.folder)
+        if self.mixers_only:
+            return replace(whole, parts=whole.mixers)
         if not self.blocks_only:
             return whole
         return replace(

@@ -121,6 +121,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _metadata(metadata: Any, name: str) -> dict[str, str]:
+    if metadata is None:  # null is as good as absent (safetensors 0.8)
+        return {}
     if not isinstance(metadata, dict):
         raise HeaderError(f"{name}: __metadata__ is not an object of strings")
     for key, value in metadata.items():
@@ -154,6 +156,8 @@ def _stored(tensor: str, entry: Any, name: str, data: int) -> tuple[Stored, int]
         if elements > 2**63:
             raise fault(f"has the shape {shown(shape)}, more than any file holds")
     begin, end = offsets
+    if elements % kind.block:
+        raise fault(f"has {elements} elements, which end inside a byte")
     needed = kind.bytes_for(elements)
     if needed != end - begin:
         raise fault(

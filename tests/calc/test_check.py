@@ -11,7 +11,8 @@ import pytest
 
 from llmcalc.api import load
 from llmcalc.formats.scheme import quantisable
-from llmcalc.questions.check import compare, promised
+from llmcalc.questions.check import compare
+from llmcalc.sources.names import promised
 
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}
 """DeepSeek-V3's own ``quantization_config``: every matrix inside the layers has a

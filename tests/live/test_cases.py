@@ -133,7 +133,7 @@ def test_memory_has_its_names_and_loading_is_not_twice_the_weights(
 
     torch = pytest.importorskip("torch")
     save = pytest.importorskip("safetensors.torch").save_file
-    from llmcalc.questions.check import promised
+    from llmcalc.sources.names import promised
     from llmcalc.sources import resolve
 
     sizes = {

@@ -192,7 +192,7 @@ def test_a_file_that_shrinks_under_us(toy: Path) -> None:
 
 def test_streaming_holds_one_layer_at_a_time(tmp_path: Path) -> None:
     """A sparse checkpoint of 4.5 GB runs within 1.5 GB."""
-    from llmcalc.questions.check import promised
+    from llmcalc.sources.names import promised
     from llmcalc.sources import resolve
 
     raw = {

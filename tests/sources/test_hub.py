@@ -35,7 +35,7 @@ CONFIG = {
 def weights() -> dict[str, torch.Tensor]:
     from llmcalc.config import Config
     from llmcalc.families import anatomy
-    from llmcalc.questions.check import promised
+    from llmcalc.sources.names import promised
 
     return {name: torch.zeros(w.shape) for name, w in promised(anatomy(Config(CONFIG))).items()}
 

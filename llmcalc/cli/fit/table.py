@@ -56,6 +56,8 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
         f"{exact(load.batch)} x {exact(load.context)} {plural('token', load.context)},"
         f" {answer.cache.rules}"
     )
+    if not answer.known:
+        return _weights_view(s, answer, output)
     parts = [*answer.parts, counted("cache", answer.cache.kv_bytes, why)]
     title = (
         f"{s.model.name} on {s.count} x {s.device.name}, {s.ask.engine}: {VERDICTS[answer.verdict]}"
@@ -90,6 +92,31 @@ def plan_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
         model=model,
         explain=output.explain,
         picture=drawn,
+    )
+
+
+def _weights_view(s: Subject, answer: Plan, output: OutputOptions) -> View:
+    """The answer where nothing is known beside the weights: whether these alone fit."""
+    si, shown = output.si, partial(size, si=output.si)
+    said = "do not fit" if answer.verdict == "no" else "fit, and what comes on top is not known"
+    free = answer.pool
+    facts = [
+        Fact("fits", False if answer.verdict == "no" else None),
+        Fact("verdict", answer.verdict),
+        *_asked(s),
+        Fact("usable_bytes", answer.usable, "usable", shown),
+        Fact("weights_bytes", answer.parts[0].n_bytes),
+        Fact("free_bytes", free, "left over" if free >= 0 else "missing", lambda n: shown(abs(n))),
+    ]
+    return View(
+        kind="fit/1",
+        title=f"{s.model.name} on {s.count} x {s.device.name}: the weights alone {said}",
+        columns=_columns(si),
+        rows=_rows(list(answer.parts)),
+        facts=facts,
+        notes=[*s.model.notes, *answer.notes],
+        model=s.model.about,
+        explain=output.explain,
     )
 
 

@@ -72,7 +72,7 @@ def kvcache(
     most = bytes_in("--max", limit) if limit is not None else None
     budget = bytes_in("--memory", memory) if memory is not None else None
     engines.settings.check(load.engine)
-    found = model.resolve()
+    found = model.resolve(cache_only=True)
     asked = build_load(found, load, engines)
     answer = alone = cache_of(found.anatomy, load=asked, engine=load.engine)
     if draft is not None:

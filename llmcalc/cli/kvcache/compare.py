@@ -149,7 +149,7 @@ def _changed(model: ModelOptions, load: LoadOptions, engines: EngineOptions, cha
         name = _SIZES.get(key, key.replace("-", "_"))
         model = replace(model, override=[*(model.override or ()), f"{name}={value}"])
     try:
-        found = model.resolve()
+        found = model.resolve(cache_only=True)
     except InputError as error:
         raise InputError(f"--vs {change}: {error}", hint=error.hint) from None
     return kvcache(found.anatomy, load=build_load(found, load, engines), engine=load.engine)

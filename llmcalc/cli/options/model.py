@@ -90,13 +90,18 @@ class ModelOptions:
             given["tied"] = self.tied
         return given
 
-    def resolve(self, default: str | None = None, **more: Any) -> Model:
-        """The model that was named or described, else the one called ``default``."""
+    def resolve(
+        self, default: str | None = None, cache_only: bool = False, **more: Any
+    ) -> Model:
+        """The model that was named or described, else the one called ``default``.
+
+        ``cache_only``: what its cache does not depend on may be missing.
+        """
         if self.argument and self.model and self.argument != self.model:
             raise InputError(f"MODEL is given twice: {self.argument!r} and --model {self.model!r}")
         sizes = self.sizes() | {k: _positive(f"--{k}", v) for k, v in more.items() if v is not None}
         name = self.argument or self.model or (default if not sizes else None)
-        return resolve(name, sizes, self.override or (), self.as_family)
+        return resolve(name, sizes, self.override or (), self.as_family, cache_only)
 
 
 def _positive(flag: str, text: str) -> int:

@@ -65,9 +65,14 @@ def params(
     if differences:
         raise typer.Exit(1)
     total = next(f.value for f in view.facts if f.key == "total_params")
+    if wanted is not None and found.is_described and found.anatomy.uncounted:
+        raise InputError(
+            f"the total is not known: {', '.join(found.anatomy.uncounted)} is not counted",
+            hint="name the checkpoint: its header has every tensor",
+        )
     if wanted is not None and wanted != total:
         more = "more" if total > wanted else "fewer"
-        why = None if found.raw is None else calc.explains(found.anatomy, int(total) - wanted)
+        why = None if not found.is_described else calc.explains(found.anatomy, int(total) - wanted)
         said = (
             f"expected {several(wanted, 'parameter')}, found {exact(total)}:"
             f" {exact(abs(total - wanted))} {more}"
@@ -87,10 +92,13 @@ def of_model(
         from llmcalc.cli.params.adapter import of_adapter
 
         return of_adapter(model, model.adapter, output.explain)
-    if model.raw is None:
+    if not model.is_described:
+        model = model.with_header()
         if model.header is None:
+            model.config  # noqa: B018 - says which family is not known
             raise InputError(f"{model.name} has neither a config nor a header")
-        return of_header(model, model.header, notes, output)
+        why = [] if model.raw is None else model.anatomy.notes
+        return of_header(model, model.header, [*notes, *why], output)
     if model.header is not None and model.header.format == "gguf":
         try:
             anatomy = model.anatomy

@@ -19,6 +19,7 @@ from llmcalc.units import both, count, exact, percent, size
 
 if TYPE_CHECKING:
     from llmcalc.cli.output.picture import Picture
+    from llmcalc.questions.check import Result
 
 
 SHOWN_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int4")
@@ -161,13 +162,14 @@ def of_anatomy(
     output: OutputOptions,
 ) -> View:
     """The view of a model whose parts are known."""
-    anatomy = model.anatomy
+    anatomy, result = model.anatomy, _beside(model)
     named, form = form is not None, form or model.dtype
     total = calc.parameters(anatomy)
     notes += [
         *anatomy.notes,
         *assumptions(model),
         *quantised(model),
+        *disagreements(model, result),
         *about_dtype(model, form, named),
     ]
     if (
@@ -179,21 +181,22 @@ def of_anatomy(
     elif tensors:
         columns, rows = tensor_rows(anatomy, form, model.header)
     else:
-        n_bytes = stored_or(model, form, named)
+        n_bytes = stored_or(model, form, named, result)
         columns, rows = group_rows(anatomy, by, n_bytes, total, output.si)
     as_other = (
         ", counted as asked with --as"
         if any("because --as asked" in n for n in model.notes)
         else ""
     )
-    title = f"{model.name} ({anatomy.family}{as_other}): {count(total)} parameters"
+    alone = ", the language model alone" if anatomy.uncounted else ""
+    title = f"{model.name} ({anatomy.family}{as_other}{alone}): {count(total)} parameters"
     notes += absent_tensors(model.header) if model.header is not None else []
     return View(
         kind="params/1",
         title=title,
         columns=columns,
         rows=rows,
-        facts=facts(model, anatomy, total, form, output.si),
+        facts=facts(model, anatomy, total, form, result, output.si),
         notes=notes,
         model=model.about,
         explain=output.explain,
@@ -205,7 +208,7 @@ Bytes = tuple[str, Callable[[calc.Group], int]]
 """What bytes are of, and those of a group."""
 
 
-def stored_or(model: Model, form: DType, asked: bool) -> Bytes:
+def stored_or(model: Model, form: DType, asked: bool, result: Result | None) -> Bytes:
     """Bytes as the model's own files hold them.
 
     Without files, or where a dtype is asked for, in it.
@@ -214,7 +217,7 @@ def stored_or(model: Model, form: DType, asked: bool) -> Bytes:
         return form.name, lambda group: form.bytes_for(int(group.params))
     from llmcalc.questions.weights import checkpoint
 
-    held = checkpoint(model, model.header).held
+    held = checkpoint(model, model.header, result).held
 
     def n_bytes(group: calc.Group) -> int:
         places = {(w.name, i) for w in group.weights for i in w.layers.indices}
@@ -321,19 +324,21 @@ def _shape(shape: Any) -> str:
     return "×".join(str(int(s)) for s in shape) if shape else "scalar"
 
 
-def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> list[Fact]:
+def facts(
+    model: Model, anatomy: Anatomy, total: Dim, form: DType, result: Result | None, si: bool
+) -> list[Fact]:
     """The totals, each under the convention it follows."""
     embedded, positions, active = (
         calc.embeddings(anatomy),
         calc.positions(anatomy),
         calc.active(anatomy),
     )
-    buffers, bare_active = calc.buffers(anatomy), calc.active_without_embedding(anatomy)
+    buffers, bare_active = _buffers(model, anatomy, result), calc.active_without_embedding(anatomy)
     sparse, has_head = int(active) != int(total), any(w.role == "head" for w in anatomy.weights)
     tied = any(w.tied_to and w.role in ("head", "embed.token") for w in anatomy.weights)
     big = both
     out = [
-        Fact("total_params", total, "parameters", big),
+        *_total(anatomy, total),
         Fact("stored_params", calc.stored(anatomy)),
         Fact("active_params", active, "active per text token" if sparse else None, big),
         Fact(
@@ -362,7 +367,12 @@ def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> 
             "head tied" if has_head else None,
             lambda t: "yes, counted once" if t else "no",
         ),
-        Fact("n_tensors", calc.n_tensors(anatomy), "tensors", exact),
+        Fact(
+            "n_tensors",
+            len(model.header.tensors) if model.header else calc.n_tensors(anatomy),
+            "tensors",
+            exact,
+        ),
     ]
     n_bytes = {
         name: dtype(name).bytes_for(int(total))
@@ -374,6 +384,50 @@ def facts(model: Model, anatomy: Anatomy, total: Dim, form: DType, si: bool) -> 
         return [*out, *stored_facts(model.header, si), per]
     shown = ", ".join(f"{name} {size(n, si=si)}" for name, n in n_bytes.items())
     return [*out, Fact("weight_bytes", n_bytes, "all in one dtype", lambda _: shown)]
+
+
+def _total(anatomy: Anatomy, total: Dim) -> list[Fact]:
+    """The total; that of the language model under its own name where something is not counted."""
+    if not anatomy.uncounted:
+        return [Fact("total_params", total, "parameters", both)]
+    return [
+        Fact("total_params", None),
+        Fact("text_params", total, "parameters of the language model", both),
+        Fact("not_counted", list(anatomy.uncounted), "not counted", ", ".join),
+    ]
+
+
+def _beside(model: Model) -> Result | None:
+    """What the model's own files hold beside what its config promises; None without files."""
+    if model.header is None:
+        return None
+    from llmcalc.questions.weights import compared
+
+    return compared(model, model.header)
+
+
+def _buffers(model: Model, anatomy: Anatomy, result: Result | None) -> int:
+    """Elements that are no parameters: the family's, and what else the file holds of that kind."""
+    found = calc.buffers(anatomy)
+    if model.header is None or result is None:
+        return found
+    others = ((n, t) for n, t in model.header.tensors.items() if n not in result.owners)
+    return found + sum(t.elements for n, t in others if is_buffer(n, t))
+
+
+def disagreements(model: Model, result: Result | None) -> list[str]:
+    """A word where a checkpoint does not hold what its config promises: how much, and where."""
+    if model.header is None or result is None or not result.differences:
+        return []
+    kinds: dict[str, int] = {}
+    for difference in result.differences:
+        kinds[difference.kind] = kinds.get(difference.kind, 0) + difference.tensors
+    said = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+    first = shorten(result.differences[0].where)
+    return [
+        f"the file and its config disagree: {said}, the first {first}; the file holds"
+        f" {exact(header_params(model.header))} elements (`llmcalc check` lists all)"
+    ]
 
 
 def assumptions(model: Model) -> list[str]:
