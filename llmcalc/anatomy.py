@@ -304,6 +304,9 @@ class Anatomy:
     notes: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
     """What stands beside the language model and is not among the parts, by its key in the config."""
+    predicting: tuple[Part, ...] = ()
+    """Modules of multi-token prediction, which stand beside the model and are not among its parts.
+    """
     only_counted: bool = False
     """Its tensors are those of a file: what they are for is known by their names alone."""
 

@@ -243,11 +243,15 @@ def swiglu(
     layers: Layers,
     bias: bool = False,
     names: tuple[str, str, str] = GATED,
+    of: str = "mlp",
 ) -> Weights:
-    """A gated MLP: gate and up side by side, multiplied, then down."""
-    yield from linear(f"{p}.{names[0]}", d_ff, d, "mlp.gate", layers, bias)
-    yield from linear(f"{p}.{names[1]}", d_ff, d, "mlp.up", layers, bias)
-    yield from linear(f"{p}.{names[2]}", d, d_ff, "mlp.down", layers, bias)
+    """A gated MLP: gate and up side by side, multiplied, then down.
+
+    ``of`` begins the roles: ``vision`` in a tower.
+    """
+    yield from linear(f"{p}.{names[0]}", d_ff, d, f"{of}.gate", layers, bias)
+    yield from linear(f"{p}.{names[1]}", d_ff, d, f"{of}.up", layers, bias)
+    yield from linear(f"{p}.{names[2]}", d, d_ff, f"{of}.down", layers, bias)
 
 
 def fused_swiglu(p: str, d: int, d_ff: int, layers: Layers, bias: bool = False) -> Weights:

@@ -284,7 +284,22 @@ def anatomy(c: Config) -> Anatomy:
     kept = tuple(p for p in parts if not isinstance(p, Mixer) or p.layers.indices)
     if beside:
         c.notes.append(left_out(beside))
-    return Anatomy(c.family, kept, tuple(c.notes), uncounted=beside)
+    whole = Anatomy(c.family, kept, tuple(c.notes), uncounted=beside)
+    return _with_modules(c, whole) if any(_predicts(v) for v in (c.raw, *c.raw.values())) else whole
+
+
+def _predicts(section: Any) -> bool:
+    return isinstance(section, Mapping) and any("mtp" in k or "_predict_" in k for k in section)
+
+
+def _with_modules(c: Config, whole: Anatomy) -> Anatomy:
+    """The model with its modules of multi-token prediction beside it, and a word about them."""
+    from llmcalc.families.parts import mtp
+
+    if not mtp.wanted(c):
+        return whole
+    parts = mtp.module(c, whole)
+    return replace(whole, predicting=parts, notes=(*whole.notes, mtp.said(c, parts)))
 
 
 def left_out(sections: tuple[str, ...]) -> str:

@@ -249,7 +249,8 @@ def clipped(parts: Parts, use: bool) -> Parts:
         if use:
             for name in ("input_min", "input_max", "output_min", "output_max"):
                 base = part.name.removesuffix(".weight")
-                yield tensor(f"{base}.{name}", (), "scale", "clip", part.layers, buffer=True)
+                role = f"{part.role.partition('.')[0]}.clip"
+                yield tensor(f"{base}.{name}", (), "scale", role, part.layers, buffer=True)
 
 
 def gemma4_vision(c: Config, text: Config) -> Parts:
@@ -280,7 +281,9 @@ def gemma4_vision(c: Config, text: Config) -> Parts:
         )
     for name in "qk":
         yield from norm(f"{block}.self_attn.{name}_norm", d_h, layers, role="vision.norm")
-    yield from clipped(swiglu(f"{block}.mlp", h, named(c, "intermediate_size"), layers), use)
+    yield from clipped(
+        swiglu(f"{block}.mlp", h, named(c, "intermediate_size"), layers, of="vision"), use
+    )
     for name in ("input_layernorm", *_NORMS):
         yield from norm(f"{block}.{name}", h, layers, role="vision.norm")
     if c.flag("standardize"):

@@ -20,8 +20,10 @@ _ROLES = (
     (r"(^|[._])(vision|visual|vit|image|patch)", "vision.other"),
     (r"(^|[._])(audio|speech|whisper|codec|vocoder|talker|token2wav|code2wav)", "audio.other"),
     (r"(^|[.])(projector|multi_modal_projector|mm_projector|connector|aligner)", "projector"),
-    (r"(^|[.])(embed_tokens|wte|word_embeddings|tok_embeddings|embedding|embeddings)[.]weight$",
-     "embed.token"),
+    (
+        r"(^|[.])(embed_tokens|wte|word_embeddings|tok_embeddings|embedding|embeddings)[.]weight$",
+        "embed.token",
+    ),
     (r"(^|[.])(lm_head|embed_out|output)[.]weight$", "head"),
     (r"norm|(^|[.])ln_", "norm"),
 )

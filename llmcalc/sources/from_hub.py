@@ -119,8 +119,14 @@ def _named(where: Place, named: str) -> Model:
 
 def _gguf(where: Place, name: str) -> Model:
     header = hub.gguf(where, name)
-    config = gguf_file.to_config(header)
-    return Model(f"{where.repo}/{name}", f"hub {where}:{name}", config, header, header.notes)
+    return Model(
+        f"{where.repo}/{name}",
+        f"hub {where}:{name}",
+        gguf_file.to_config(header),
+        header,
+        header.notes,
+        fetch_vocabulary=partial(hub.vocabulary, where, name),
+    )
 
 
 def choose(names: Sequence[str], quantisation: str, where: str) -> str:

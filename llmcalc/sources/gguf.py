@@ -131,8 +131,13 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
     if path.stat().st_size == 0:
         raise HeaderError(f"{path.name} is empty")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        cursor = _Cursor(data, path.name, _MAX_VOCABULARY)
-        metadata = _metadata(cursor, _counts(cursor)[1])
+        return vocabulary_of(data, path.name)
+
+
+def vocabulary_of(data: mmap.mmap | bytes, name: str) -> dict[str, Any]:
+    """The same of the first bytes of a file, which hold all metadata."""
+    cursor = _Cursor(data, name, _MAX_VOCABULARY)
+    metadata = _metadata(cursor, _counts(cursor)[1])
     own = [key for key in metadata if key.startswith("tokenizer.")]
     return {key.removeprefix("tokenizer."): metadata[key] for key in own}
 

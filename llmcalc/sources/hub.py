@@ -236,6 +236,29 @@ def gguf(where: Place, name: str) -> Header:
         return reader.merge([_table(there, part) for part in reader.parts(name)])
 
 
+def vocabulary(where: Place, name: str) -> dict[str, Any]:
+    """The tokenizer's metadata of a GGUF inside the repository, its arrays whole."""
+    from llmcalc.sources import gguf as reader
+
+    there = where if where.exact else Place(where.repo, _commit_of(where, name))
+    first = reader.parts(name)[0]
+    data, _ = _beginning(there, first, _LARGEST_TABLE, _metadata_end)
+    return reader.vocabulary_of(data, f"{there.repo}/{first}")
+
+
+def _metadata_end(window: Window) -> int:
+    """How far the table of a GGUF reaches, where nothing of it was kept."""
+    from llmcalc.sources import gguf as reader
+
+    want = 1 << 20
+    while True:
+        window.grow(want)
+        try:
+            return reader.parse_beginning(bytes(window.data), window.size, window.name)[1]
+        except reader.MoreNeeded as more:
+            want = max(min(2 * len(window.data), _LARGEST_TABLE), more.n_bytes)
+
+
 def _commit_of(where: Place, name: str) -> str:
     """The commit that a branch is at.
 
@@ -315,21 +338,8 @@ def _table(where: Place, name: str) -> Header:
     from llmcalc.sources import gguf as reader
 
     label = f"{where.repo}/{name}"
-    found: list[Header] = []
-
-    def fetch(window: Window) -> int:
-        want = 1 << 20
-        while True:
-            window.grow(want)
-            try:
-                header, used = reader.parse_beginning(bytes(window.data), window.size, label)
-                found[:] = [header]
-                return used
-            except reader.MoreNeeded as more:
-                want = max(min(2 * len(window.data), _LARGEST_TABLE), more.n_bytes)
-
-    data, size = _beginning(where, name, _LARGEST_TABLE, fetch)
-    return found[0] if found else reader.parse_beginning(data, size, label)[0]
+    data, size = _beginning(where, name, _LARGEST_TABLE, _metadata_end)
+    return reader.parse_beginning(data, size, label)[0]
 
 
 def _beginning(

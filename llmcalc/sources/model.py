@@ -35,6 +35,8 @@ class Model:
     blocks_only: bool = False
     mixers_only: bool = False
     """Only what the layers keep is asked for: sizes that it does not depend on may be made up."""
+    with_mtp: bool = False
+    """Its modules of multi-token prediction are counted with it."""
     described: Anatomy | None = None
     """Its parts, where no config describes them."""
     folder: Path | None = None
@@ -46,6 +48,9 @@ class Model:
 
     fetch_file: Callable[[str], Path | None] | None = None
     """What brings one more file of it here, None where it has no such file."""
+
+    fetch_vocabulary: Callable[[], Mapping[str, Any]] | None = None
+    """What brings the tokenizer's metadata of a far GGUF."""
 
     pipeline: str | None = None
     """The class of a diffusers pipeline, which has weights and no language model."""
@@ -163,7 +168,23 @@ class Model:
 
     @cached_property
     def anatomy(self) -> Anatomy:
-        """The list of parts; what the layers of a GGUF keep is read from the file itself."""
+        """The list of parts, those of multi-token prediction among them where they are asked for.
+
+        What the layers of a GGUF keep is read from the file itself.
+        """
+        whole = self._anatomy()
+        if not self.with_mtp:
+            return whole
+        if not whole.predicting:
+            raise InputError(
+                f"{self.name}: no module of multi-token prediction is known for it",
+                hint="a checkpoint's header counts all its tensors: llmcalc params FILE",
+            )
+        notes = (*(n for n in whole.notes if "--with-mtp" not in n), "with multi-token prediction")
+        parts = (*whole.parts, *whole.predicting)
+        return replace(whole, parts=parts, notes=notes, predicting=())
+
+    def _anatomy(self) -> Anatomy:
         if self.described is not None:
             return self.described
         if self.pipeline is not None:

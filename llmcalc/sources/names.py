@@ -84,9 +84,7 @@ def align(
     return best
 
 
-def alternatives(
-    wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]
-) -> dict[str, Want]:
+def alternatives(wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]) -> dict[str, Want]:
     """The promised names, with a tensor's other published name where the file uses that."""
     chosen: dict[str, Want] = {}
     for name, want in wants.items():
@@ -97,5 +95,3 @@ def alternatives(
             name = pattern if pattern in have else name
         chosen[name] = want
     return chosen
-
-

@@ -31,6 +31,8 @@ class Tokenizer(ABC):
     alone, with the same ids: so with rules that cut words themselves and begin them with their
     space.
     """
+    cuts_at_special: bool = False
+    """Whether special tokens cut a text into parts that are encoded each by itself."""
     has_template: bool = False
     """Whether the file has a rule of its own for what stands before and behind a text (BOS, EOS).
     """

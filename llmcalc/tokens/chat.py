@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,19 @@ _LONGEST = 1_000_000
 _SECONDS = 15.0
 
 
-def messages(path: Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages, and what else a template is given: tools, documents, whether to think."""
+
+    messages: list[dict[str, Any]]
+    variables: dict[str, Any] = field(default_factory=dict)
+
+
+def conversation(path: Path, settings: Sequence[str] = ()) -> Conversation:
     """The messages in a JSON file: a list of objects with role and content.
 
-    Or an object with that list under ``messages``.
+    Or an object with that list under ``messages``, whose other keys are the template's variables;
+    ``settings`` are further ones, ``key=value`` with a value in JSON or a text.
     """
     try:
         found: Any = json.loads(path.read_bytes()) if path.stat().st_size < 100_000_000 else None
@@ -34,13 +44,32 @@ def messages(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{shorten(path.name)} is not JSON") from None
     if too_deep(found):
         raise InputError(f"{shorten(path.name)} is nested too deeply to be read")
+    variables: dict[str, Any] = {}
     if isinstance(found, dict):
+        variables = {key: value for key, value in found.items() if key != "messages"}
         found = found.get("messages")
     if not isinstance(found, list) or not all(isinstance(m, dict) and "role" in m for m in found):
         raise InputError(
             f"{shorten(path.name)} is no list of messages",
             hint='[{"role": "user", "content": "Hello"}, ...]',
         )
+    return Conversation(found, variables | _settings(settings))
+
+
+def _settings(texts: Sequence[str]) -> dict[str, Any]:
+    """What ``--template-set`` sets."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise InputError(
+                f"--template-set {shorten(text)!r} is not key=value",
+                hint="--template-set enable_thinking=false",
+            )
+        try:
+            found[key.strip()] = json.loads(value)
+        except ValueError:
+            found[key.strip()] = value
     return found
 
 
@@ -53,7 +82,12 @@ def template_of(model: Model) -> tuple[str, dict[str, Any]]:
     template: Any = None
     names: dict[str, Any] = {}
     if model.header is not None and model.header.format == "gguf" and folder is not None:
-        template, names = _of_gguf(model, folder)
+        from llmcalc.sources import gguf
+        from llmcalc.tokens.find import gguf_file
+
+        template, names = _of_gguf(gguf.read_vocabulary(folder / gguf_file(model)))
+    elif model.fetch_vocabulary is not None:
+        template, names = _of_gguf(model.fetch_vocabulary())
     elif folder is not None:
         template, names = _of_folder(folder)
     if isinstance(template, str):
@@ -64,12 +98,8 @@ def template_of(model: Model) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _of_gguf(model: Model, folder: Path) -> tuple[Any, dict[str, Any]]:
+def _of_gguf(found: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """What a GGUF's metadata has for a template, and the tokens that begin and end a text."""
-    from llmcalc.sources import gguf
-    from llmcalc.tokens.find import gguf_file
-
-    found = gguf.read_vocabulary(folder / gguf_file(model))
     tokens = found.get("ggml.tokens")
     tokens = tokens if isinstance(tokens, list) else []
     names = {}
@@ -114,11 +144,13 @@ def _beside(path: Path) -> str:
 
 def render(
     template: str,
-    conversation: Sequence[dict[str, Any]],
+    talk: Conversation,
     names: dict[str, Any],
     answer: bool = True,
-) -> str:
-    """The text of a conversation; ``answer`` adds what opens the model's turn.
+) -> tuple[str, list[str]]:
+    """The text of a conversation, and the variables that the template never reads.
+
+    ``answer`` adds what opens the model's turn.
 
     The template is a program that somebody else wrote: it runs in Jinja's sandbox, in a process of
     its own, with a bound on its time and memory, and can reach nothing but the messages.
@@ -127,7 +159,13 @@ def render(
         raise UnavailableError("chat templates need jinja2", hint=install("tokenizers"))
     if len(template) > _LONGEST:
         raise InputError(f"the chat template has {len(template)} characters, more than any model's")
-    asked = {"template": template, "messages": list(conversation), "answer": answer, "names": names}
+    asked: dict[str, Any] = {
+        "template": template,
+        "messages": talk.messages,
+        "answer": answer,
+        "names": names,
+        "variables": talk.variables,
+    }
     # -I takes away the paths that jinja2 may have been found by
     asked["path"] = [p for p in sys.path if Path(p).is_absolute()]
     script = Path(__file__).with_name("rendering.py")
@@ -144,4 +182,4 @@ def render(
         raise InputError("the chat template takes more time or memory than any model's") from None
     if "refused" in told:
         raise InputError(f"the chat template refuses: {shorten(told['refused'], 120)}")
-    return str(told["text"])
+    return str(told["text"]), [str(name) for name in told["unread"]]

@@ -101,6 +101,7 @@ class Tiktoken(Tokenizer):
     """A ``tiktoken.Encoding`` under our interface."""
 
     cuts_before_spaces = True
+    cuts_at_special = True
 
     def __init__(
         self, name: str, source: str, pattern: str, ranks: Ranks, special: Mapping[str, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +64,18 @@ def _check_ids(text: str, name: str) -> None:
         )
 
 
+def _added_ids(text: str) -> dict[str, int]:
+    """The ids that a file gives to its added tokens."""
+    added = json.loads(text).get("added_tokens") or ()
+    return {
+        token["content"]: token["id"]
+        for token in added
+        if isinstance(token, dict)
+        and isinstance(token.get("content"), str)
+        and type(token.get("id")) is int
+    }
+
+
 @contextmanager
 def _guarded(what: str) -> Iterator[None]:
     """The package's own errors, and its panics, which are no Exceptions, as one line."""
@@ -78,14 +90,23 @@ def _guarded(what: str) -> Iterator[None]:
 class Fast(Tokenizer):
     """A ``tokenizers.Tokenizer`` under our interface."""
 
-    def __init__(self, inner: Any, name: str, source: str) -> None:
+    cuts_at_special = True
+
+    def __init__(
+        self, inner: Any, name: str, source: str, ids: Mapping[str, int] | None = None
+    ) -> None:
         self.inner = inner
         self.name = name
         self.source = source
+        # the package numbers added tokens on from the last: where the file leaves gaps its ids count
+        moved = {inner.token_to_id(token): i for token, i in (ids or {}).items()}
+        self._there = {here: there for here, there in moved.items() if here != there}
+        self._here = {there: here for here, there in self._there.items()}
         # a file may ask for both: a count would then be of something else
         inner.no_truncation()
         inner.no_padding()
         added = inner.get_added_tokens_decoder()
+        added = {self._there.get(i, i): token for i, token in added.items()}
         self.special = {token.content: i for i, token in added.items() if token.special}
         self._added = {i: token.content for i, token in added.items()}
         self.n_vocab = max(inner.get_vocab_size(), max(added, default=-1) + 1)
@@ -122,6 +143,7 @@ class Fast(Tokenizer):
             inner,
             path.parent.name or path.name,
             f"{path.name}, {package.__name__} {package.__version__}",
+            _added_ids(text),
         )
 
     @cached_property
@@ -157,7 +179,13 @@ class Fast(Tokenizer):
     def _encode(self, text: str, special: str, add: bool) -> list[int]:
         self.inner.encode_special_tokens = special == "text"
         with _guarded("read this text"):
-            return list(self.inner.encode(text, add_special_tokens=add).ids)
+            return self._as_filed(self.inner.encode(text, add_special_tokens=add).ids)
+
+    def _as_filed(self, ids: Sequence[int]) -> list[int]:
+        """The package's ids as the file has them."""
+        if not self._there:
+            return list(ids)
+        return [self._there.get(i, i) for i in ids]
 
     def encode_batch(self, texts: Sequence[str], special: str = "refuse") -> list[list[int]]:
         """Ids of many texts, with all cores."""
@@ -167,7 +195,7 @@ class Fast(Tokenizer):
         self.inner.encode_special_tokens = special == "text"
         with _guarded("read these texts"):
             encoded = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [each.ids for each in encoded]
+            return [self._as_filed(each.ids) for each in encoded]
 
     def piece(self, token: int) -> bytes:
         """The bytes of one id, by the byte alphabet, byte pieces, or SentencePiece's marks."""
@@ -175,7 +203,9 @@ class Fast(Tokenizer):
         # added tokens are text already, not in the byte alphabet
         if token in self._added:
             return str(self._added[token]).encode()
-        found = self.inner.id_to_token(token)
+        found = None if token in self._there else self.inner.id_to_token(token)
+        if found is None and self._here:
+            raise InputError(f"id {token} is not used by {self.name}")
         if found is None:
             return b""
         text = str(found)
@@ -196,4 +226,5 @@ class Fast(Tokenizer):
         if self._byte_level:
             return b"".join(self.piece(token) for token in ids)
         with _guarded("decode these ids"):
-            return str(self.inner.decode(list(ids), skip_special_tokens=False)).encode()
+            own = [self._here.get(i, i) for i in ids]
+            return str(self.inner.decode(own, skip_special_tokens=False)).encode()

@@ -131,6 +131,10 @@ def of_model(model: Model) -> Tokenizer:
     folder = model.folder
     if model.header is not None and model.header.format == "gguf" and folder is not None:
         return of_path(folder / gguf_file(model))
+    if model.fetch_vocabulary is not None:
+        from llmcalc.tokens import vocabulary
+
+        return vocabulary.built(model.fetch_vocabulary(), model.name.rpartition("/")[2])
     if folder is not None and any((folder / name).is_file() for name in _FILES):
         return of_path(folder)
     if model.fetch_file is not None:

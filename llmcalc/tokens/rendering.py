@@ -43,8 +43,9 @@ def _tojson(
     )
 
 
-def rendered(asked: dict[str, Any]) -> str:
-    """The text that the template makes of the messages."""
+def rendered(asked: dict[str, Any]) -> tuple[str, list[str]]:
+    """The text that the template makes of the messages, and what it is given and never reads."""
+    from jinja2 import meta
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -58,12 +59,14 @@ def rendered(asked: dict[str, Any]) -> str:
         "strftime_now": lambda form: datetime.now().strftime(form),
     }
     made = environment.from_string(asked["template"])
-    text = made.render(
-        messages=asked["messages"], add_generation_prompt=asked["answer"], **asked["names"]
-    )
+    given = asked["variables"]
+    # as apply_chat_template gives them, whatever else is set
+    always = {"tools": None, "documents": None, "add_generation_prompt": asked["answer"]}
+    text = made.render({**asked["names"], **always, **given, "messages": asked["messages"]})
     if len(text) > LONGEST:
         raise ValueError(f"its text has {len(text)} characters")
-    return str(text)
+    read = meta.find_undeclared_variables(environment.parse(asked["template"]))
+    return str(text), sorted(set(given) - read)
 
 
 def main() -> None:
@@ -75,7 +78,8 @@ def main() -> None:
     sys.path[:] = asked["path"]
     _bounded()
     try:
-        answer = {"text": rendered(asked)}
+        text, unread = rendered(asked)
+        answer: dict[str, Any] = {"text": text, "unread": unread}
     except MemoryError:
         answer = {"refused": "it needs more memory than any model's"}
     except Exception as error:

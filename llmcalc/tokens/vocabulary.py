@@ -41,10 +41,14 @@ _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
 
 def read(path: Path) -> Fast:
     """The tokenizer of a GGUF file."""
-    found = gguf.read_vocabulary(path)
+    return built(gguf.read_vocabulary(path), path.name)
+
+
+def built(found: Mapping[str, Any], name: str) -> Fast:
+    """The tokenizer that a GGUF's metadata describes; ``name`` is the file's."""
     kind, tokens = found.get("ggml.model"), found.get("ggml.tokens")
     if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
-        raise InputError(f"{shorten(path.name)} holds no vocabulary")
+        raise InputError(f"{shorten(name)} holds no vocabulary")
     package = _package()
     if kind == "gpt2":
         inner = _byte_level(package, found, tokens)
@@ -52,13 +56,13 @@ def read(path: Path) -> Fast:
         inner = _by_scores(package, found, tokens)
     else:
         raise UnavailableError(
-            f"{shorten(path.name)} has a tokenizer of kind {shown(kind)}, which is not built here"
+            f"{shorten(name)} has a tokenizer of kind {shown(kind)}, which is not built here"
         )
     types = _list(found, "token_type", int) or [1] * len(tokens)
     typed = list(zip(tokens, types, strict=False))
     inner.add_special_tokens([token for token, type_ in typed if type_ == _CONTROL])
     inner.add_tokens([token for token, type_ in typed if type_ == _USER_DEFINED])
-    fast = Fast(inner, path.stem, f"the vocabulary of {path.name}")
+    fast = Fast(inner, name.removesuffix(".gguf"), f"the vocabulary of {name}")
     fast.n_vocab = len(tokens)
     return fast
 

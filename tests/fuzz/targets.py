@@ -225,7 +225,9 @@ def tekken(data: bytes) -> None:
 def chat_template(data: bytes) -> None:
     """A Jinja template, as chat_template.jinja holds it, in the process of its own that it gets."""
     chat.render(
-        data.decode("utf-8", "replace"), MESSAGES, {"bos_token": "<s>", "eos_token": "</s>"}
+        data.decode("utf-8", "replace"),
+        chat.Conversation(MESSAGES),
+        {"bos_token": "<s>", "eos_token": "</s>"},
     )
 
 
@@ -234,12 +236,16 @@ def tokenizer_config(data: bytes) -> None:
     path = placed(data, "tokenizer_config.json")
     template, names = chat.template_of(Model("m", "directory m", {}, folder=path.parent))
     with patch.object(chat.subprocess, "run", _rendered_here):
-        chat.render("{{ bos_token }}{{ template }}", MESSAGES, {**names, "template": template})
+        chat.render(
+            "{{ bos_token }}{{ template }}",
+            chat.Conversation(MESSAGES),
+            {**names, "template": template},
+        )
 
 
 def chat_messages(data: bytes) -> None:
     """A file of messages, under a template that looks at all of them."""
-    found = chat.messages(placed(data, "messages.json"))
+    found = chat.conversation(placed(data, "messages.json"))
     template = (
         "{% for m in messages %}{{ m.role + m['content'] | trim }}{{ m | tojson }}{% endfor %}"
     )
@@ -254,7 +260,8 @@ def _rendered_here(
     little.
     """
     try:
-        answer = {"text": rendering.rendered(json.loads(input))}
+        text, unread = rendering.rendered(json.loads(input))
+        answer: dict[str, Any] = {"text": text, "unread": unread}
     except Exception as error:
         answer = {"refused": str(error)}
     return subprocess.CompletedProcess(command, 0, json.dumps(answer).encode(), b"")

@@ -357,6 +357,9 @@ def test_packed_integers_are_not_parameters(cli: Cli, tmp_path: Path, method: st
     assert facts["stored_bytes"] == facts["weight_bytes"]["stored"] < 2 * facts["total_params"]
     ran = cli("check", tmp_path)
     assert ran.code == 0, ran.out
+    beside = json.loads(cli("params", tmp_path / "model.safetensors", "--json").out)["facts"]
+    assert beside["total_params"] == 11360  # by the config.json that lies beside the file
+    (tmp_path / "config.json").unlink()
     alone = json.loads(cli("params", tmp_path / "model.safetensors", "--json").out)
     assert any("packed integers" in note for note in alone["notes"])
 

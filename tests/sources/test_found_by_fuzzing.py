@@ -226,10 +226,10 @@ def test_a_sentencepiece_model_that_is_none(cli: Cli, tmp_path: Path, data: byte
     ],
 )
 def test_a_template_that_fails(template: str) -> None:
-    from llmcalc.tokens.chat import render
+    from llmcalc.tokens.chat import Conversation, render
 
     with pytest.raises(InputError, match="refuses"):
-        render(template, [{"role": "user", "content": "Hi"}], {})
+        render(template, Conversation([{"role": "user", "content": "Hi"}]), {})
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ def test_a_template_that_fails(template: str) -> None:
 )
 def test_a_template_without_end(template: str) -> None:
     """It is stopped: by its time, by its memory, and the process that asked goes on."""
-    from llmcalc.tokens.chat import render
+    from llmcalc.tokens.chat import Conversation, render
 
     begun = time.monotonic()
     with pytest.raises(InputError, match=r"time or memory|more memory|refuses"):
-        render(template, [{"role": "user", "content": "Hi"}], {})
+        render(template, Conversation([{"role": "user", "content": "Hi"}]), {})
     assert time.monotonic() - begun < 105
 
 
@@ -259,18 +259,13 @@ def test_a_template_finds_no_modules_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file called jinja2.py in the directory one stands in is not imported."""
-    from llmcalc.tokens.chat import render
+    from llmcalc.tokens.chat import Conversation, render
 
     (tmp_path / "jinja2.py").write_text("raise SystemExit('executed')")
     monkeypatch.chdir(tmp_path)
-    assert (
-        render(
-            "{{ messages[0].content | tojson(ensure_ascii=False) }}",
-            [{"role": "u", "content": "é"}],
-            {},
-        )
-        == '"é"'
-    )
+    talk = Conversation([{"role": "u", "content": "é"}])
+    text, _ = render("{{ messages[0].content | tojson(ensure_ascii=False) }}", talk, {})
+    assert text == '"é"'
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_two_bos_in_a_row_are_said(tmp_path: Path, cli: Callable[..., Any]) -> N
     found = named(str(path))
     assert found.encode("<s>Hello", "allow") == [1, 11]
     assert found.encode("Hello", add=True) == [1, 11]
-    ran = cli("tokenize", "-t", path, "--special", "allow", "--add-special", "<s>Hello")
+    ran = cli("tokenize", "-t", path, "--special", "allow", "--bos-eos", "<s>Hello")
     assert "same special token twice" in ran.err
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps(

@@ -9,7 +9,14 @@ import typer
 
 from llmcalc.cli.fit.table import Subject, offload_view, plan_view
 from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
-from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, count_in, takes
+from llmcalc.cli.options.model import (
+    ModelOptions,
+    OutputOptions,
+    PredictOptions,
+    bytes_in,
+    count_in,
+    takes,
+)
 from llmcalc.cli.options.weights import WEIGHTS_HELP
 from llmcalc.cli.output.write import write
 from llmcalc.devices import Device, find, of_memory, of_this_machine
@@ -75,6 +82,7 @@ def fit(
     load: LoadOptions,
     devices: DeviceOptions,
     engines: EngineOptions,
+    predict: PredictOptions,
     output: OutputOptions,
 ) -> None:
     """Weights, cache and working memory of every device against its memory.
@@ -91,7 +99,7 @@ def fit(
         if getattr(devices, option) is not None and option not in engine.options:
             raise not_a_setting(f"--{option.replace('_', '-')}", option, engine.name)
     engines.settings.check(load.engine)
-    found = model.resolve()
+    found = predict.of(model.resolve())
     device, count = _device(devices)
     if devices.gpu_layers is not None and count > 1:
         raise InputError(

@@ -15,7 +15,7 @@ import typer
 from llmcalc.cli.kvcache.compare import compared, with_changes, with_draft, with_memory
 from llmcalc.cli.measured import MeasureOptions, cache_measured
 from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
-from llmcalc.cli.options.model import ModelOptions, OutputOptions, bytes_in, takes
+from llmcalc.cli.options.model import ModelOptions, OutputOptions, PredictOptions, bytes_in, takes
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
 from llmcalc.dims import Dim
@@ -38,6 +38,7 @@ def kvcache(
     model: ModelOptions,
     load: LoadOptions,
     engines: EngineOptions,
+    predict: PredictOptions,
     output: OutputOptions,
     measure: MeasureOptions,
     memory: Annotated[
@@ -72,7 +73,7 @@ def kvcache(
     most = bytes_in("--max", limit) if limit is not None else None
     budget = bytes_in("--memory", memory) if memory is not None else None
     engines.settings.check(load.engine)
-    found = model.resolve(cache_only=True)
+    found = predict.of(model.resolve(cache_only=True))
     asked = build_load(found, load, engines)
     answer = alone = cache_of(found.anatomy, load=asked, engine=load.engine)
     if draft is not None:

@@ -90,9 +90,7 @@ class ModelOptions:
             given["tied"] = self.tied
         return given
 
-    def resolve(
-        self, default: str | None = None, cache_only: bool = False, **more: Any
-    ) -> Model:
+    def resolve(self, default: str | None = None, cache_only: bool = False, **more: Any) -> Model:
         """The model that was named or described, else the one called ``default``.
 
         ``cache_only``: what its cache does not depend on may be missing.
@@ -129,6 +127,20 @@ def _named(flag: str, text: str, parse: Callable[[str], int]) -> int:
         return parse(text)
     except InputError as error:
         raise InputError(f"{flag}: {error}") from None
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """Whether what predicts further tokens is counted too."""
+
+    with_mtp: Annotated[
+        bool,
+        typer.Option("--with-mtp", help="Count the modules of multi-token prediction too."),
+    ] = False
+
+    def of(self, model: Model) -> Model:
+        """The model, with its modules where they are asked for."""
+        return dataclasses.replace(model, with_mtp=True) if self.with_mtp else model
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmcalc.cli.measured import MeasureOptions, params_measured
-from llmcalc.cli.options.model import ModelOptions, OutputOptions, count_in, takes
+from llmcalc.cli.options.model import ModelOptions, OutputOptions, PredictOptions, count_in, takes
 from llmcalc.cli.output.view import View
 from llmcalc.cli.output.write import write
 from llmcalc.cli.params.table import header_params, of_anatomy, of_header
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @takes
 def params(
     model: ModelOptions,
+    predict: PredictOptions,
     output: OutputOptions,
     measure: MeasureOptions,
     ctx: Annotated[
@@ -51,7 +52,7 @@ def params(
     llmcalc params toy --live
     """
     measure.check()
-    found = model.resolve(ctx=ctx)
+    found = predict.of(model.resolve(ctx=ctx))
     wanted = count_in("--expect", expect) if expect is not None else None
     if by not in calc.GROUPS:
         raise InputError(f"--by {by!r} is not one of {', '.join(calc.GROUPS)}")

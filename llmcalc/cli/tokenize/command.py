@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -65,6 +66,10 @@ def tokenize(
         view, n = shown.counted(tokenizer, files, options, mode, not counting.count)
         _answer(view, n, counting, output)
         return
+    if options.chat is not None and (named := _openai(options)) is not None:
+        view, n = shown.by_rule(tokenizer, options.chat, named)
+        _answer(view, n, counting, output)
+        return
     text, mode, notes = _text(texts, options, mode, tokenizer)
     if counting.truncate is not None:
         _truncated(tokenizer, text, counting, mode)
@@ -74,7 +79,7 @@ def tokenize(
         tokenizer=tokenizer,
         text=text,
         special=mode,
-        add=options.add_special,
+        add=options.bos_eos,
         context=context,
         embedding=embedding,
         notes=notes,
@@ -117,7 +122,16 @@ def _model(options: TokenOptions) -> Model | None:
 
 
 def _tokenizer(options: TokenOptions) -> Tokenizer:
-    """The tokenizer that was named, or that of the model that was."""
+    """The tokenizer that was named, or that of the model that was, with what is added to it."""
+    found = _plain_tokenizer(options)
+    if not options.add_special:
+        return found
+    from llmcalc.tokens import added
+
+    return added.Extended(found, added.parse(options.add_special))
+
+
+def _plain_tokenizer(options: TokenOptions) -> Tokenizer:
     from llmcalc.tokens.find import named, of_model, openai
 
     if options.model is None or options.tokenizer is not None:
@@ -131,6 +145,17 @@ def _tokenizer(options: TokenOptions) -> Tokenizer:
         raise
     assert found is not None
     return of_model(found)
+
+
+def _openai(options: TokenOptions) -> str | None:
+    """The OpenAI model that was named, None where something else was."""
+    from llmcalc.sources import presets
+    from llmcalc.tokens.find import openai
+
+    name = options.model or options.tokenizer
+    if name is None or openai(name) is None or presets.find(name) is not None:
+        return None
+    return name
 
 
 def _sizes(options: TokenOptions) -> tuple[int | None, int | None]:
@@ -212,12 +237,15 @@ def _text(
 ) -> tuple[str, str, list[str]]:
     """The one text there is, how its special tokens are read, and what to say about it."""
     if options.chat is None:
-        return _one_text(texts, options, mode), mode, []
+        if options.template_set:
+            raise InputError("--template-set goes with --chat")
+        text = _one_text(texts, options, mode)
+        return text, mode, marked(text)
+    if texts:
+        raise InputError("--chat has the text: it takes no other")
     from llmcalc.sources import resolve
     from llmcalc.tokens import chat
 
-    if texts:
-        raise InputError("--chat has the text: it takes no other")
     if options.model is None and options.tokenizer is None:
         raise InputError("--chat needs the model whose template to use", hint="--model ./SmolLM2")
     where = options.model or str(options.tokenizer)
@@ -225,16 +253,18 @@ def _text(
     is_model = options.model or path.is_dir() or path.suffix == ".gguf"
     model = resolve(where if is_model else str(path.parent))
     template, names = chat.template_of(model)
-    conversation = chat.messages(Path(options.chat))
-    whole = chat.render(template, conversation, names)
-    contents = [str(message.get("content") or "") for message in conversation]
+    talk = chat.conversation(Path(options.chat), options.template_set or ())
+    whole, unread = chat.render(template, talk, names)
+    contents = [str(message.get("content") or "") for message in talk.messages]
     alone = sum(len(tokenizer.encode(content, "text")) for content in contents)
     added = len(tokenizer.encode(whole, "allow")) - alone
-    said = (
-        f"{len(conversation)} messages: {exact(alone)} tokens of content, {exact(added)} that"
+    said = [
+        f"{len(talk.messages)} messages: {exact(alone)} tokens of content, {exact(added)} that"
         " the template adds"
-    )
-    return whole, "allow", [said]
+    ]
+    if unread:
+        said.append(f"the template never reads {', '.join(map(shorten, unread))}")
+    return whole, "allow", said
 
 
 def _one_text(texts: Sequence[str] | None, options: TokenOptions, mode: str) -> str:
@@ -254,7 +284,15 @@ def _one_text(texts: Sequence[str] | None, options: TokenOptions, mode: str) -> 
         raise InputError("one text at a time", hint="quote it")
     if not options.as_text and _is_file(texts[0]) and Path(texts[0]).is_file():
         return decode(Path(texts[0]).read_bytes(), options.errors, shorten(texts[0]))
-    return texts[0]
+    # what is no UTF-8 comes in as lone surrogates
+    return decode(os.fsencode(texts[0]), options.errors, "the text")
+
+
+def marked(text: str) -> list[str]:
+    """A word about a byte-order mark, which nobody sees and a tokenizer reads."""
+    if not text.startswith("\ufeff"):
+        return []
+    return ["the text begins with a byte-order mark (U+FEFF), which is counted with it"]
 
 
 def _standard_input() -> BinaryIO:

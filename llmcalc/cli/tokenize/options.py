@@ -36,10 +36,18 @@ class TokenOptions:
             "--special", help="Text that spells a special token: refuse, allow (or parse), text."
         ),
     ] = "refuse"
-    add_special: Annotated[
+    bos_eos: Annotated[
         bool,
-        typer.Option("--add-special", help="Put the file's own special tokens around: BOS, EOS."),
+        typer.Option("--bos-eos", help="Put the file's own special tokens around: BOS, EOS."),
     ] = False
+    add_special: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-special",
+            help="A further special token: '<|im_start|>=100264'. May be repeated.",
+            metavar="TOKEN=ID",
+        ),
+    ] = None
     errors: Annotated[
         str, typer.Option("--errors", help="Bytes that are no UTF-8: strict or replace.")
     ] = "strict"
@@ -52,6 +60,14 @@ class TokenOptions:
     chat: Annotated[
         str | None,
         typer.Option("--chat", help="Messages, by the model's own template.", metavar="FILE"),
+    ] = None
+    template_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--template-set",
+            help="With --chat: a variable of the template: enable_thinking=false.",
+            metavar="KEY=VALUE",
+        ),
     ] = None
 
     def mode(self) -> str:

@@ -412,3 +412,34 @@ def _files_view(
     return View(
         kind="tokenize/1", title=title, columns=columns, rows=rows, facts=facts, notes=notes
     )
+
+
+def by_rule(tokenizer: Tokenizer, path: str, model: str) -> tuple[View, int]:
+    """A conversation by OpenAI's published rule: what the messages hold, and what it adds."""
+    from llmcalc.tokens import chat, openai_chat
+
+    talk = chat.conversation(Path(path))
+    if talk.variables:
+        raise InputError(f"no published rule counts {', '.join(map(shorten, talk.variables))}")
+    found = openai_chat.count(tokenizer, talk.messages, model)
+    n = len(talk.messages)
+    rows = [
+        {"what": "values of the messages", "n_tokens": found.content},
+        {"what": f"{found.per_message} for each message", "n_tokens": found.per_message * n},
+        {
+            "what": f"{found.per_name} for each name",
+            "n_tokens": found.overhead - openai_chat.ANSWER - found.per_message * n,
+        },
+        {"what": "what opens the answer", "n_tokens": openai_chat.ANSWER},
+    ]
+    facts = [
+        Fact("tokenizer", tokenizer.name, "tokenizer"),
+        Fact("n_tokens", found.total, "tokens", exact),
+        Fact("content_tokens", found.content, "of the messages", exact),
+        Fact("overhead_tokens", found.overhead, "that the rule adds", exact),
+    ]
+    note = "the overhead is OpenAI's published rule; the text that its models see is not published"
+    columns = [Column("what", "what"), Column("n_tokens", "tokens", exact, right=True)]
+    title = f"{exact(found.total)} tokens of {n} messages for {safe(model)}"
+    view = View("tokenize/1", title, columns, [r for r in rows if r["n_tokens"]], facts, [note])
+    return view, found.total

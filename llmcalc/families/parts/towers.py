@@ -98,7 +98,7 @@ def pixtral(c: Config, p: str) -> Parts:
     for name in "kvqo":
         yield from linear(f"{block}.attention.{name}_proj", h, h, f"vision.{name}", layers)
     yield from norm(f"{block}.ffn_norm", h, layers, role="vision.norm")
-    yield from swiglu(f"{block}.feed_forward", h, d_ff, layers)
+    yield from swiglu(f"{block}.feed_forward", h, d_ff, layers, of="vision")
 
 
 def qwen_patch(c: Config, p: str, h: Dim, channels: Dim, bias: bool) -> Parts:
@@ -145,7 +145,7 @@ def qwen2_5_vision(c: Config, p: str, in_heads: Dim | None = None) -> Parts:
     yield from linear(f"{block}.attn.qkv", in_heads or 3 * h, h, "vision.qkv", layers, True)
     yield from linear(f"{block}.attn.proj", h, h, "vision.o", layers, True)
     yield from norm(f"{block}.norm2", h, layers, role="vision.norm")
-    yield from swiglu(f"{block}.mlp", h, d_ff, layers, True)
+    yield from swiglu(f"{block}.mlp", h, d_ff, layers, True, of="vision")
     yield from norm(f"{p}.merger.ln_q", h, role="vision.norm")
     yield from merger(c, f"{p}.merger.mlp", h, named(c, "out_hidden_size"), ("0", "2"))
 
