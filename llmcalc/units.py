@@ -111,6 +111,24 @@ def parse_count(text: str) -> int:
     )
 
 
+def parse_tokens(text: str) -> tuple[int, bool]:
+    """Tokens, and whether a suffix was used: ``k`` is 1,000 and ``K`` 1,024, as vLLM reads them.
+
+    vLLM 0.33, ``utils/argparse_utils.py``, ``human_readable_int``.
+
+    >>> parse_tokens("8k"), parse_tokens("8K"), parse_tokens("8192")
+    ((8000, True), (8192, True), (8192, False))
+    """
+    powers = {"k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
+    factor = powers.get(text[-1:])
+    if factor is None:
+        return parse_count(text), text[-1:].isalpha()
+    count = parse_count(text[:-1]) if text[:-1].isdecimal() else None
+    if count is not None:
+        return count * factor, True
+    return int(Fraction(parse_count(f"{text[:-1]}m")) * factor / 1000**2), True
+
+
 def _parse(text: str, factors: dict[str, int], wanted: str) -> int:
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     match = _NUMBER.fullmatch(plain.replace("_", ""))

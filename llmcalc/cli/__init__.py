@@ -9,6 +9,8 @@ from importlib import import_module
 
 import typer
 
+from llmcalc.cli.options.spellings import in_our_words
+from llmcalc.cli.output.said import said
 from llmcalc.cli.output.write import OutputClosed
 from llmcalc.errors import LlmcalcError
 from llmcalc.text import safe
@@ -88,9 +90,9 @@ def main(argv: list[str] | None = None) -> int:
             # an old terminal's encoding must not end a command
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _application(sys.argv[1:] if argv is None else argv)(
-            args=argv, standalone_mode=False
-        )
+        said()  # of another command in the same process
+        words = in_our_words(sys.argv[1:] if argv is None else argv)
+        code = _application(words)(args=words, standalone_mode=False)
         sys.stdout.flush()
         if code == 130:  # Ctrl-C, as Typer reports it
             return _say("interrupted", None, 130)

@@ -51,6 +51,9 @@ def list_known(
         rows,
         [Fact("what", what), Fact("count", len(rows))],
     )
+    if what == "engines":
+        said = ["options in an engine's own words are read where they mean the same", *_own_words()]
+        view = replace(view, notes=said)
     if what == "local" and not rows:
         view = replace(
             view,
@@ -139,6 +142,7 @@ def engines() -> Listing:
     measured on what.
     """
     from llmcalc.engines import find, known_rules
+    from llmcalc.engines.spellings import SPELLINGS
 
     rows = [
         {
@@ -148,6 +152,7 @@ def engines() -> Listing:
             "evidence": rules.evidence,
             "options": dict(find(name).options),
             "aliases": list(find(name).aliases),
+            "spellings": dict(SPELLINGS.get(name, {})),
         }
         for name, rules in known_rules()
     ]
@@ -158,8 +163,16 @@ def engines() -> Listing:
         Column("source", "source", shown=False),
         Column("options", "options", shown=False),
         Column("aliases", "also called", shown=False),
+        Column("spellings", "its own words, read too", shown=False),
     ]
     return columns, rows
+
+
+def _own_words() -> list[str]:
+    """A line for each engine whose own words for options are read."""
+    from llmcalc.engines.spellings import SPELLINGS
+
+    return [f"of {name}: {', '.join(words)}" for name, words in SPELLINGS.items()]
 
 
 def devices() -> Listing:

@@ -89,6 +89,8 @@ def fit(
 
     Exit 1 if it does not fit.
 
+    An engine's own words are read too: --max-model-len, -ngl (llmcalc list engines).
+
     \b
     llmcalc fit llama-3.1-70b --device h100 --count 4 --ctx 32768 --batch 64 --engine vllm
     llmcalc fit model.gguf --device-memory 8GiB --ctx 8192 --engine llama.cpp

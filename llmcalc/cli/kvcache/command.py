@@ -63,6 +63,8 @@ def kvcache(
 ) -> None:
     """The cache of keys, values and states: bytes, layer by layer, per engine.
 
+    An engine's own words are read too: --max-model-len, -ngl (llmcalc list engines).
+
     \b
     llmcalc kvcache --model llama-3-8b --ctx 8192
     llmcalc kvcache gpt-oss-120b --ctx 131072 --engine vllm

@@ -7,13 +7,15 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from llmcalc.errors import InputError
 from llmcalc.sources import Model, resolve
-from llmcalc.units import parse_bytes, parse_count
+from llmcalc.units import parse_bytes, parse_count, parse_tokens
+
+T = TypeVar("T")
 
 SIZES = "Sizes, without a MODEL"
 
@@ -114,7 +116,22 @@ def _positive(flag: str, text: str) -> int:
 
 def count_in(flag: str, text: str) -> int:
     """A count, and the option's name where it is none."""
+    if flag in TOKENS:
+        return tokens_in(flag, text)
     return _named(flag, text, parse_count)
+
+
+TOKENS = ("--ctx", "--prompt", "--new", "--seq", "--max-tokens", "--truncate")
+
+
+def tokens_in(flag: str, text: str) -> int:
+    """A number of tokens; a suffix is read as vLLM reads it, and said."""
+    from llmcalc.cli.output.said import say
+
+    value, suffix = _named(flag, text, parse_tokens)
+    if suffix:
+        say(f"{flag} {text} is {value:,}: k is 1,000 and K is 1,024")
+    return value
 
 
 def bytes_in(flag: str, text: str) -> int:
@@ -122,7 +139,7 @@ def bytes_in(flag: str, text: str) -> int:
     return _named(flag, text, parse_bytes)
 
 
-def _named(flag: str, text: str, parse: Callable[[str], int]) -> int:
+def _named(flag: str, text: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(text)
     except InputError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llmcalc.cli.output.said import said
 from llmcalc.cli.output.view import View, to_csv, to_json, to_markdown, to_plain
 from llmcalc.errors import InputError
 from llmcalc.text import safe
@@ -26,6 +28,7 @@ def write(view: View, output: OutputOptions) -> None:
 
     Draws and exports it.
     """
+    view = replace(view, notes=[*view.notes, *said()])
     form = output.chosen or ("table" if sys.stdout.isatty() else "plain")
     if form not in FORMATS:
         raise InputError(f"--format {form!r} is not one of {', '.join(FORMATS)}")

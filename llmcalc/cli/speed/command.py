@@ -85,6 +85,8 @@ def speed(
 ) -> None:
     """The roofline: time to the first token and tokens per second at most, and what limits them.
 
+    An engine's own words are read too: --max-model-len, -ngl (llmcalc list engines).
+
     \b
     llmcalc speed llama-3-8b --device h100 --ctx 8192
     llmcalc speed llama-3.1-70b --device h100 --tp 4 --ctx 4096 --batches 1,16,64
