@@ -12,7 +12,7 @@ from llmcalc.cli.options.model import ModelOptions, OutputOptions, takes
 from llmcalc.cli.output.progress import Counting
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
-from llmcalc.errors import InputError
+from llmcalc.errors import InputError, UnavailableError
 from llmcalc.questions.check import Result
 from llmcalc.questions.params import parameters
 from llmcalc.questions.weights import compared
@@ -72,6 +72,11 @@ def check(
     write(view, output)
     if wrong:
         raise typer.Exit(1)
+    if result.unknown:
+        raise UnavailableError(
+            f"whether the file is sound is not known: {result.unknown}",
+            hint="`llmcalc params FILE` counts its tensors as they are",
+        )
     if result.differences:
         n = sum(d.tensors for d in result.differences)
         typer.echo(

@@ -12,23 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmcalc.anatomy import Anatomy, Weight
-from llmcalc.dims import Dim, ceil_div, dim, product, total
+from llmcalc.dims import Dim, ceil_div, dim, total
 from llmcalc.errors import InputError
-from llmcalc.formats.element import dtype
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One tensor that stands for a part of a packed matrix."""
-
-    shape: tuple[Dim, ...]
-    dtype: str
-
-    @property
-    def n_bytes(self) -> Dim:
-        """Its bytes in a file."""
-        kind = dtype(self.dtype)
-        return product(self.shape) * kind.size
+from llmcalc.formats import layouts
+from llmcalc.formats.layouts import CHANNEL, Pieces, piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +35,6 @@ class Packing:
         return Dim(1) if self.group is None else ceil_div(inputs, self.group)
 
 
-Pieces = Mapping[str, Piece]
-"""The pieces of one matrix under the endings of their names."""
-
 _WIDE = ("router", "norm", "embed", "head", "projector", "vision", "audio")
 """How the roles begin that quantisers leave alone."""
 
@@ -67,7 +51,7 @@ class Scheme:
     ``pieces`` tells what is stored of a matrix with so many inputs and outputs. ``experts_first``:
     of a model that routes, the experts alone are packed; ``embeddings``: the table and the head are
     packed too. ``beside`` are tensors that files may hold and whose size varies: they are known,
-    and not counted. ``methods`` are the words for it in a config's ``quant_method``.
+    and not counted.
     """
 
     name: str
@@ -75,7 +59,6 @@ class Scheme:
     formula: str
     packing: Packing = Packing()
     aliases: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
     embeddings: bool = False
     experts_first: bool = False
     beside: tuple[str, ...] = ()
@@ -117,136 +100,55 @@ def full_name(name: str, ending: str) -> str:
     ('mlp.up_proj.qweight', 'experts.down_proj_blocks')
     """
     stem = name.removesuffix(".weight")
-    if ending.startswith("_"):
+    if ending.startswith(("_", ".")):
         return stem + ending
     if stem == name and ending.startswith("weight"):  # a parameter that is no module's weight
         return name + ending.removeprefix("weight")
     return f"{stem}.{ending}"
 
 
-def _piece(kind: str, *shape: int) -> Piece:
-    return Piece(shape=tuple(dim(n) for n in shape), dtype=kind)
-
-
-def _words(codes: Dim, bits: int) -> Dim:
-    """32-bit words that hold so many codes."""
-    return ceil_div(codes * bits, 32)
-
-
-def _gptq(i: Dim, o: Dim, p: Packing) -> Pieces:
-    """Codes packed along the inputs, zeros along the outputs, the group of every input."""
-    groups = p.groups(i)
-    return {
-        "qweight": _piece("int32", _words(i, p.bits), o),
-        "qzeros": _piece("int32", groups, _words(o, p.bits)),
-        "scales": _piece("float16", groups, o),
-        "g_idx": _piece("int32", i),
-    }
-
-
-def _awq(i: Dim, o: Dim, p: Packing) -> Pieces:
-    """Codes and zeros packed along the outputs (llm-awq's GEMM layout)."""
-    groups = p.groups(i)
-    return {
-        "qweight": _piece("int32", i, _words(o, p.bits)),
-        "qzeros": _piece("int32", groups, _words(o, p.bits)),
-        "scales": _piece("float16", groups, o),
-    }
-
-
-def _nf4(i: Dim, o: Dim, p: Packing) -> Pieces:
-    """Two codes per byte in one column; blocks of 64 run over the whole matrix."""
-    return {
-        "weight": _piece("uint8", ceil_div(i * o, 2), 1),
-        "weight.absmax": _piece("float32", ceil_div(i * o, 64)),
-        "weight.quant_map": _piece("float32", 16),
-    }
-
-
-def _nf4_double(i: Dim, o: Dim, p: Packing) -> Pieces:
-    """NF4 whose largest magnitudes are in 8 bits themselves, with a float32 per 256 of them."""
-    blocks = ceil_div(i * o, 64)
-    return {
-        "weight": _piece("uint8", ceil_div(i * o, 2), 1),
-        "weight.absmax": _piece("uint8", blocks),
-        "weight.nested_absmax": _piece("float32", ceil_div(blocks, 256)),
-        "weight.quant_map": _piece("float32", 16),
-        "weight.nested_quant_map": _piece("float32", 256),
-    }
-
-
-def _llm_int8(i: Dim, o: Dim, p: Packing) -> Pieces:
-    return {"weight": _piece("int8", o, i), "SCB": _piece("float32", o)}
-
-
-def _w8a8(i: Dim, o: Dim, p: Packing) -> Pieces:
-    return {"weight": _piece("int8", o, i), "weight_scale": _piece("bfloat16", o, 1)}
-
-
-def _w4a16(i: Dim, o: Dim, p: Packing) -> Pieces:
-    return {
-        "weight_packed": _piece("int32", o, _words(i, p.bits)),
-        "weight_scale": _piece("bfloat16", o, p.groups(i)),
-        "weight_shape": _piece("int64", 2),
-    }
-
-
-def _fp8(i: Dim, o: Dim, p: Packing) -> Pieces:
-    return {"weight": _piece("float8_e4m3fn", o, i), "weight_scale": _piece("bfloat16", o, 1)}
-
-
-def _fp8_block(i: Dim, o: Dim, p: Packing) -> Pieces:
-    rows, columns = p.block
-    return {
-        "weight": _piece("float8_e4m3fn", o, i),
-        "weight_scale_inv": _piece("float32", ceil_div(o, rows), ceil_div(i, columns)),
-    }
-
-
-def _mxfp8(i: Dim, o: Dim, p: Packing) -> Pieces:
-    return {
-        "weight": _piece("float8_e4m3fn", o, i),
-        "weight_scale": _piece("uint8", o, ceil_div(i, 32)),
-    }
+def _group(p: Packing) -> int:
+    return CHANNEL if p.group is None else p.group
 
 
 def _mxfp6(i: Dim, o: Dim, p: Packing) -> Pieces:
     return {
-        "weight_packed": _piece("uint8", o, ceil_div(i * 6, 8)),
-        "weight_scale": _piece("uint8", o, ceil_div(i, 32)),
-    }
-
-
-def _mxfp4(i: Dim, o: Dim, p: Packing) -> Pieces:
-    """gpt-oss: blocks of 32 codes in 16 bytes, one scale byte each, outputs before inputs."""
-    blocks = ceil_div(i, 32)
-    return {"_blocks": _piece("uint8", o, blocks, 16), "_scales": _piece("uint8", o, blocks)}
-
-
-def _nvfp4(i: Dim, o: Dim, p: Packing) -> Pieces:
-    return {
-        "weight_packed": _piece("uint8", o, ceil_div(i, 2)),
-        "weight_scale": _piece("float8_e4m3fn", o, ceil_div(i, 16)),
-        "weight_global_scale": _piece("float32", 1),
+        "weight_packed": piece("uint8", o, ceil_div(i * 6, 8)),
+        "weight_scale": piece("uint8", o, ceil_div(i, 32)),
     }
 
 
 def _hqq(i: Dim, o: Dim, p: Packing) -> Pieces:
-    groups = p.groups(i)
-    return {
-        "W_q": _piece("uint8", ceil_div(i * o * p.bits, 8)),
-        "scale": _piece("float16", o, groups),
-        "zero": _piece("float16", o, groups),
-    }
+    """HQQ's numbers alone, as engines hold them; its file has small settings beside them."""
+    whole = layouts.hqq(i, o, bits=p.bits, group=p.group, axis=1, wide="float16")
+    return {name: whole[name] for name in ("W_q", "scale", "zero")}
+
+
+def _nf4(i: Dim, o: Dim, p: Packing) -> Pieces:
+    return layouts.bits4(i, o, kind="nf4", double=False, storage="uint8")
+
+
+def _nf4_double(i: Dim, o: Dim, p: Packing) -> Pieces:
+    return layouts.bits4(i, o, kind="nf4", double=True, storage="uint8")
+
+
+def _rows(kind: str) -> Callable[[Dim, Dim, Packing], Pieces]:
+    return lambda i, o, p: layouts.scaled(i, o, kind=kind, group=CHANNEL, wide="bfloat16")
+
+
+def _w4a16(i: Dim, o: Dim, p: Packing) -> Pieces:
+    return layouts.packed_integers(
+        i, o, bits=p.bits, group=_group(p), zeros=False, order=False, wide="bfloat16"
+    )
 
 
 def _mlx(i: Dim, o: Dim, p: Packing) -> Pieces:
-    groups = p.groups(i)
-    return {
-        "weight": _piece("uint32", o, _words(i, p.bits)),
-        "scales": _piece("bfloat16", o, groups),
-        "biases": _piece("bfloat16", o, groups),
-    }
+    return layouts.mlx(i, o, bits=p.bits, group=_group(p), mode="affine", wide="bfloat16")
+
+
+def _llm_int8(i: Dim, o: Dim, p: Packing) -> Pieces:
+    """LLM.int8() without the byte that says how rows lie."""
+    return {k: v for k, v in layouts.bits8(i, o).items() if k != "weight_format"}
 
 
 _BNB_BESIDE = (
@@ -256,15 +158,13 @@ _BNB_BESIDE = (
 _ALL = (
     Scheme(
         name="gptq",
-        pieces=_gptq,
+        pieces=lambda i, o, p: layouts.gptq(i, o, bits=p.bits, group=_group(p)),
         formula="4 + 20/128 + 32/out: codes, scales and zeros per 128, g_idx",
-        methods=("gptq",),
     ),
     Scheme(
         name="awq",
-        pieces=_awq,
+        pieces=lambda i, o, p: layouts.awq(i, o, bits=p.bits, group=_group(p)),
         formula="4 + 20/128: codes, scales and zeros per 128",
-        methods=("awq",),
     ),
     Scheme(
         name="nf4",
@@ -285,7 +185,7 @@ _ALL = (
     ),
     Scheme(
         name="w8a8",
-        pieces=_w8a8,
+        pieces=_rows("int8"),
         formula="8 + 16/in: int8, bf16 scale per output (compressed-tensors)",
         aliases=("int8",),
     ),
@@ -297,29 +197,27 @@ _ALL = (
     ),
     Scheme(
         name="fp8",
-        pieces=_fp8,
+        pieces=_rows("float8_e4m3fn"),
         formula="8 + 16/in: e4m3fn, bf16 scale per output",
-        methods=("fp8",),
         beside=("weight_scale", "weight_scale_inv", "input_scale"),
     ),
     Scheme(
         name="fp8_block",
-        pieces=_fp8_block,
+        pieces=lambda i, o, p: layouts.fp8_block(i, o, block=p.block),
         formula="8 + 32/128²: e4m3fn, float32 scale per 128 x 128 (DeepSeek)",
         beside=("input_scale",),
     ),
-    Scheme(name="mxfp8", pieces=_mxfp8, formula="8 + 8/32: e8m0 scale per 32"),
+    Scheme(name="mxfp8", pieces=lambda i, o, p: layouts.mxfp8(i, o), formula="8 + 8/32: e8m0 scale per 32"),
     Scheme(name="mxfp6", pieces=_mxfp6, formula="6 + 8/32: e8m0 scale per 32"),
     Scheme(
         name="mxfp4",
-        pieces=_mxfp4,
+        pieces=lambda i, o, p: layouts.gpt_oss(i, o),
         formula="4 + 8/32: e8m0 scale per 32; of a model with experts those alone",
-        methods=("mxfp4",),
         experts_first=True,
     ),
     Scheme(
         name="nvfp4",
-        pieces=_nvfp4,
+        pieces=lambda i, o, p: layouts.nvfp4(i, o, inputs=False),
         formula="4 + 8/16: e4m3 scale per 16, one float32 per tensor",
     ),
     Scheme(
@@ -356,74 +254,3 @@ def find_scheme(name: str) -> Scheme | None:
     """
     key = name.lower().replace("-", "_")
     return SCHEMES.get(ALIASES.get(key, key))
-
-
-def published(settings: Mapping[str, Any] | None) -> tuple[Scheme, Packing] | None:
-    """The scheme that a config's ``quantization_config`` names, with its settings.
-
-    None without one.
-
-    A method whose layout is not described here is an InputError.
-    """
-    if not settings:
-        return None
-    found = _published(settings)
-    if found is not None:
-        return found
-    method = str(settings.get("quant_method", "")).lower()
-    known = f"name the checkpoint itself, or give --weights: a dtype or {', '.join(SCHEMES)}"
-    raise InputError(
-        f"which tensors {method or 'this quantisation'} packs, and how, is not known without "
-        "the checkpoint",
-        hint=known,
-    )
-
-
-def layout(settings: Mapping[str, Any] | None) -> tuple[Scheme, Packing] | None:
-    """The same for a checkpoint that is there to be compared: None where the layout is
-    not known.
-    """
-    return _published(settings) if settings else None
-
-
-def _published(settings: Mapping[str, Any]) -> tuple[Scheme, Packing] | None:
-    method = str(settings.get("quant_method", "")).lower()
-    if method == "bitsandbytes":
-        return _bitsandbytes(settings)
-    if method == "modelopt" and settings.get("quant_algo") == "FP8":
-        return SCHEMES["fp8"], SCHEMES["fp8"].packing
-    if method == "fp8" and settings.get("weight_block_size"):
-        scheme = SCHEMES["fp8_block"]
-        return scheme, replace(scheme.packing, block=_square(settings["weight_block_size"]))
-    for scheme in _ALL:
-        if method in scheme.methods:
-            return scheme, _grouped(settings, scheme.packing)
-    return None
-
-
-def _bitsandbytes(settings: Mapping[str, Any]) -> tuple[Scheme, Packing]:
-    if not settings.get("load_in_4bit"):
-        scheme = SCHEMES["llm_int8"]
-    elif settings.get("bnb_4bit_use_double_quant"):
-        scheme = SCHEMES["nf4_double"]
-    else:
-        scheme = SCHEMES["nf4"]
-    return scheme, scheme.packing
-
-
-def _grouped(settings: Mapping[str, Any], usual: Packing) -> Packing:
-    """Bits and group as AutoGPTQ and AutoAWQ spell them; a group of -1 is the whole row."""
-    bits = settings.get("bits", settings.get("w_bit", usual.bits))
-    group = settings.get("group_size", settings.get("q_group_size", usual.group))
-    if not isinstance(bits, int) or not 1 <= bits <= 16:
-        raise InputError(f"quantization_config: bits is {str(bits)[:40]}")
-    if group is not None and not isinstance(group, int):
-        raise InputError(f"quantization_config: group_size is {str(group)[:40]}")
-    return Packing(bits=bits, group=group if group is not None and group > 0 else None)
-
-
-def _square(block: Any) -> tuple[int, int]:
-    sizes = block if isinstance(block, list | tuple) else ()
-    if len(sizes) == 2 and all(isinstance(n, int) and n > 0 for n in sizes):
-        return sizes[0], sizes[1]
-    raise InputError(f"quantization_config: weight_block_size is {str(block)[:40]}")

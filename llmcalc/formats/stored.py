@@ -16,6 +16,8 @@ from llmcalc.dims import Dim, ceil_div, product, total
 from llmcalc.errors import InputError
 from llmcalc.formats.element import ALIASES, DTYPES, DType, find_dtype
 from llmcalc.formats.file_type import BASES, mix
+from llmcalc.formats.layouts import Layout
+from llmcalc.formats.recipe import Recipe
 from llmcalc.formats.scheme import SCHEMES, Packing, Scheme, find_scheme
 from llmcalc.parallel import cut_shape
 
@@ -60,6 +62,19 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What a config says of its files: some modules packed, each in its own way, the rest wide."""
+
+    recipe: Recipe
+    wide: DType
+
+    @property
+    def name(self) -> str:
+        """What the config calls its quantisation."""
+        return self.recipe.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileType:
     """A GGUF that is not there yet: llama.cpp's quantiser chooses a format for every tensor."""
 
@@ -83,7 +98,7 @@ class Checkpoint:
     name: str = "as stored"
 
 
-Format = Plain | Packed | FileType | Checkpoint
+Format = Plain | Packed | Published | FileType | Checkpoint
 
 
 def named(name: str, wide: DType) -> Format:
@@ -127,7 +142,7 @@ def stored(anatomy: Anatomy, form: Format, tp: int = 1) -> tuple[Stored, ...]:
 
     A GGUF holds the text model alone: what sees and hears lies in a file of its own.
     """
-    if isinstance(form, FileType | Packed):
+    if isinstance(form, FileType | Packed | Published):
         anatomy.explained(f"which of them stay wide in {form.name}")
     if isinstance(form, FileType):
         return tuple(_mixed(anatomy, form, tp))
@@ -135,7 +150,10 @@ def stored(anatomy: Anatomy, form: Format, tp: int = 1) -> tuple[Stored, ...]:
     if isinstance(form, Checkpoint):
         own = [w for w in anatomy.weights if w.stored]
         return tuple(piece for w in own for piece in _held(w, form, tp, heads))
-    return tuple(_one(w, anatomy, form, tp, heads) for w in anatomy.weights if w.stored)
+    own = [w for w in anatomy.weights if w.stored]
+    if isinstance(form, Published):
+        return tuple(piece for w in own for piece in _published(w, form, tp, heads))
+    return tuple(_one(w, anatomy, form, tp, heads) for w in own)
 
 
 def _one(
@@ -157,6 +175,58 @@ def _one(
         n_bytes=n_bytes,
         role=here.role,
     )
+
+
+def _published(
+    weight: Weight, form: Published, tp: int, heads: int | None
+) -> Iterable[Stored]:
+    """A weight layer by layer, layers of one layout together."""
+    here = weight if tp == 1 else replace(weight, shape=cut_shape(weight, tp, heads))
+    groups: dict[int, list[int]] = {}
+    for layer in weight.layers.indices:
+        groups.setdefault(_packed_bytes(weight, here, form, layer), []).append(layer)
+    plain = in_dtype(here.per_layer, form.wide)
+    for n_bytes, layers in groups.items():
+        where = weight.layers
+        if len(groups) > 1:
+            where = Layers(tuple(layers), Dim(len(layers)))
+        each = plain if n_bytes < 0 else Dim(n_bytes)
+        yield Stored(
+            weight=replace(here, layers=where),
+            layers=where,
+            form=form.wide.name if n_bytes < 0 else form.name,
+            elements=where.count * here.per_layer,
+            n_bytes=where.count * each,
+            role=here.role,
+        )
+
+
+def _packed_bytes(weight: Weight, here: Weight, form: Published, layer: int) -> int:
+    """Bytes of one layer of a packed weight, all experts; -1 where it is stored wide."""
+    name = weight.name.replace("{layer}", str(layer))
+    every = weight.by_expert and form.recipe.by_expert
+    experts = range(int(weight.experts)) if every else (0,)
+    total_bytes, wide = 0, 0
+    for expert in experts:
+        layout = form.recipe.of(weight, name.replace("{expert}", str(expert)))
+        if layout is None:
+            wide += 1
+            continue
+        total_bytes += matrix_bytes(layout, here)
+    if wide == len(experts):
+        return -1
+    total_bytes += wide * int(in_dtype(product([*here.shape]), form.wide))
+    return total_bytes if every else total_bytes * int(here.experts)
+
+
+def matrix_bytes(layout: Layout, weight: Weight) -> int:
+    """Bytes of one matrix; gate and up that are one tensor here are packed each by itself."""
+    inputs, outputs = weight.inputs, weight.outputs
+    if weight.op == "lookup":
+        inputs, outputs = outputs, inputs
+    parts = 2 if weight.role == "mlp.gate_up" and weight.routed else 1
+    pieces = layout(inputs, outputs // parts if parts > 1 else outputs)
+    return parts * sum(int(piece.n_bytes) for piece in pieces.values())
 
 
 def in_dtype(elements: Dim, kind: DType) -> Dim:
@@ -209,7 +279,18 @@ def _held(weight: Weight, form: Checkpoint, tp: int, heads: int | None) -> Itera
 def stored_bytes(anatomy: Anatomy, form: Format, tp: int = 1) -> Dim:
     """Bytes of all weights on the fullest of ``tp`` ranks."""
     found = total(piece.n_bytes for piece in stored(anatomy, form, tp))
+    if isinstance(form, Published) and form.recipe.cache_scales:
+        return found + _cache_scales(anatomy, form.recipe)
     return found + form.beside if isinstance(form, Checkpoint) and form.beside else found
+
+
+def _cache_scales(anatomy: Anatomy, recipe: Recipe) -> int:
+    """Scales of the cache's keys and values that lie beside the weights."""
+    kept = [m for m in anatomy.mixers if m.kind in ("kv", "latent", "shared")]
+    each = [int(m.n_kv_heads) if recipe.cache_heads else 1 for m in kept]
+    return sum(
+        recipe.cache_scales * n * len(m.layers.indices) for n, m in zip(each, kept, strict=True)
+    )
 
 
 def stored_elements(found: Iterable[Stored]) -> int:

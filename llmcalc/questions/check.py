@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from llmcalc.formats.scheme import Packing, Scheme, full_name, layout
+from llmcalc.formats.recipe import Recipe
+from llmcalc.questions.packed import is_cache_scale, is_fused_scale, take, unstacked
 from llmcalc.sources.names import Want, align, alternatives
 
 _LAYER = re.compile(r"(?<=\.)(\d+)(?=\.)")
@@ -36,6 +35,8 @@ class Result:
     matched: int
     notes: tuple[str, ...]
     owners: Mapping[str, Want]
+    unknown: str | None = None
+    """Why the differences may be none: the quantisation's layout is not known."""
 
     @property
     def roles(self) -> dict[str, str]:
@@ -47,39 +48,36 @@ def compare(
     wants: Mapping[str, Want],
     have: Mapping[str, tuple[int, ...]],
     is_buffer: Mapping[str, bool],
-    quantisation: Mapping[str, Any] | None = None,
+    recipe: Recipe | None = None,
     n_extra_layers: int = 0,
 ) -> Result:
     """The anatomy against a file's names and shapes.
 
-    ``is_buffer`` says which of the file's are known buffers.
+    ``is_buffer`` says which of the file's are known buffers, ``recipe`` how its weights are packed.
     """
     notes: list[str] = []
+    have, origin = _single_experts(wants, have)
     wants, have = alternatives(align(wants, have, notes), have), dict(have)
-    packed = layout(quantisation)
-    if quantisation and packed is None:
-        method = str(quantisation.get("quant_method", "")).lower() or "without a name"
-        notes.append(
-            f"the quantisation method {method} is not known: packed tensors show as differences"
-        )
     owners: set[str | None] = {w.weight.tied_to for w in wants.values() if w.weight.tied_to}
     missing, shapes, matched = [], [], 0
     known: dict[str, Want] = {}
     for name, want in wants.items():
         found = have.pop(name, None)
-        parts = _unpack(name, want, found, have, packed)
+        parts = take(name, want, found, have, recipe)
         if not parts and found == want.shape:
             parts = [name]
         if parts:
             matched += 1
-            known.update((part, want) for part in parts)
+            known.update((origin.get(part, part), want) for part in parts)
         elif found is not None:
             shapes.append((name, want.shape, found))
         elif not (
             want.weight.buffer or want.weight.tied_to or _tied_instead(name, owners, wants, have)
         ):
             missing.append(name)
-    extra = [n for n in have if not is_buffer.get(n)]
+    extra = [n for n in have if not is_buffer.get(origin.get(n, n))]
+    if recipe is not None:
+        extra = [n for n in extra if not (is_cache_scale(n) or is_fused_scale(n))]
     last = (
         max((int(m[1]) for m in map(_LAYER.search, wants) if m), default=-1)
         if n_extra_layers
@@ -101,6 +99,16 @@ def compare(
     return Result(tuple(differences), matched, tuple(notes), known)
 
 
+def _single_experts(
+    wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]
+) -> tuple[Mapping[str, tuple[int, ...]], dict[str, str]]:
+    """A file's tensors with every expert by itself where the model has them so."""
+    expert = next((n for n, w in wants.items() if w.weight.by_expert), None)
+    if expert is None or not any(".switch_mlp." in name for name in have):
+        return have, {}
+    return unstacked(have, expert)
+
+
 def _tied_instead(
     name: str,
     owners: set[str | None],
@@ -109,31 +117,6 @@ def _tied_instead(
 ) -> bool:
     """Whether a missing owner is stored under the name of a weight that is tied to it."""
     return name in owners and any(w.weight.tied_to == name and n in have for n, w in wants.items())
-
-
-def _unpack(
-    name: str,
-    want: Want,
-    found: tuple[int, ...] | None,
-    have: dict[str, tuple[int, ...]],
-    packed: tuple[Scheme, Packing] | None,
-) -> list[str]:
-    """The tensors that store a packed weight, taken out of ``have``; none where one is missing."""
-    if packed is None or not want.weight.is_matrix:
-        return []
-    scheme, packing = packed
-    parts = scheme.tensors(want.weight, name, packing)
-    beside = [full_name(name, ending) for ending in scheme.beside]
-    seen = ChainMap({name: found} if found is not None else {}, have)
-    certain = {part: shape for part, shape in parts.items() if part not in beside}
-    present = [part for part in certain if part in seen]
-    fitting = [part for part in present if seen[part] == certain[part]]
-    if not fitting or len(fitting) < len(present) or len(fitting) < min(2, len(certain)):
-        return []
-    taken = list(dict.fromkeys(part for part in (*parts, *beside) if part in seen))
-    for part in taken:
-        have.pop(part, None)
-    return taken
 
 
 def _is_outside(name: str, last: int, n_extra_layers: int) -> bool:

@@ -19,7 +19,7 @@ from llmcalc.dims import Dim
 from llmcalc.engines.cache import Load
 from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
-from llmcalc.formats.stored import Format, Packed, Plain, stored
+from llmcalc.formats.stored import Format, Packed, Plain, Published, stored
 from llmcalc.questions.flops import decode_flop, forward_flop
 from llmcalc.questions.weights import format_of
 from llmcalc.sources.model import Model
@@ -102,7 +102,7 @@ def ask_for(
         if not 0 < share <= 1:
             raise InputError(f"{flag} is {share}; it must be above 0 and at most 1")
     form = format_of(model, weights)
-    element = form.wide.size if isinstance(form, Plain | Packed) else model.wide.size
+    element = form.wide.size if isinstance(form, Plain | Packed | Published) else model.wide.size
     return Ask(
         anatomy=model.anatomy,
         load=replace(load, tp=1),

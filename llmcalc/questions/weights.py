@@ -4,17 +4,22 @@ as asked.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.formats.scheme import published
-from llmcalc.formats.stored import Checkpoint, Format, Packed, Plain, named
+from llmcalc.errors import InputError
+from llmcalc.formats import recipe
+from llmcalc.formats.recipe import Recipe
+from llmcalc.formats.scheme import SCHEMES
+from llmcalc.formats.stored import Checkpoint, Format, Packed, Plain, Published, named
 from llmcalc.questions.check import Difference, Result, compare
 from llmcalc.sources import gguf
 from llmcalc.sources.header import Header, is_buffer
 from llmcalc.sources.model import Model
 from llmcalc.sources.names import Want, promised
+from llmcalc.text import shorten
 
 
 def format_of(model: Model, asked: str | None = None) -> Format:
@@ -29,11 +34,27 @@ def format_of(model: Model, asked: str | None = None) -> Format:
         model = model.with_header()
     if model.header is not None:
         return checkpoint(model, model.header)
-    packed = published(model.quantisation)
-    if packed is None:
+    settings = model.quantisation
+    if settings is None:
         return Plain(wide=model.wide)
-    scheme, packing = packed
-    return Packed(scheme=scheme, packing=packing, wide=model.wide)
+    recipe = recipe_of(model, settings)
+    if recipe is None:
+        raise unknown_layout(settings)
+    return Published(recipe=recipe, wide=model.wide)
+
+
+def recipe_of(model: Model, settings: Mapping[str, Any]) -> Recipe | None:
+    """What a model's config says of its packing; None of a method that is not known."""
+    return recipe.read(settings, model.wide.name, str((model.raw or {}).get("transformers_version")))
+
+
+def unknown_layout(settings: Mapping[str, Any]) -> InputError:
+    """The error of a method of which nothing is known but its name."""
+    method = shorten(str(settings.get("quant_method", "")).lower(), 40) or "this quantisation"
+    return InputError(
+        f"which tensors {method} packs, and how, is not known without the checkpoint",
+        hint=f"name the checkpoint itself, or give --weights: a dtype or {', '.join(SCHEMES)}",
+    )
 
 
 def checkpoint(model: Model, header: Header, result: Result | None = None) -> Checkpoint:
@@ -74,7 +95,7 @@ def compared(model: Model, header: Header) -> Result:
         promised(model.anatomy),
         have,
         buffers,
-        model.quantisation,
+        None if model.quantisation is None else recipe_of(model, model.quantisation),
         more if isinstance(more, int) else 0,
     )
     absent = tuple(
@@ -83,7 +104,10 @@ def compared(model: Model, header: Header) -> Result:
     )
     told = set(header.absent)
     others = [d for d in result.differences if not (d.kind == "missing" and d.where in told)]
-    return replace(result, differences=(*absent, *others))
+    settings, unknown = model.quantisation, None
+    if settings is not None and recipe_of(model, settings) is None and others:
+        unknown = str(unknown_layout(settings))
+    return replace(result, differences=(*absent, *others), unknown=unknown)
 
 
 def gguf_promises(anatomy: Anatomy, have: Collection[str] = ()) -> dict[str, Want]:
@@ -99,6 +123,9 @@ def gguf_promises(anatomy: Anatomy, have: Collection[str] = ()) -> dict[str, Wan
 
 def stays_wide(form: Format) -> str | None:
     """What a scheme leaves alone, in words; None of a format that leaves nothing."""
+    if isinstance(form, Published):
+        said = f"weights as the config's {form.name} packs them; the rest is {form.wide.name}"
+        return f"{said}; {form.recipe.note}" if form.recipe.note else said
     if not isinstance(form, Packed):
         return None
     left = "norms and routers" if form.scheme.embeddings else "embeddings, head, norms and routers"

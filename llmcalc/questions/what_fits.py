@@ -12,7 +12,7 @@ from llmcalc.dims import Dim
 from llmcalc.engines import choose
 from llmcalc.errors import InputError
 from llmcalc.formats.element import dtype
-from llmcalc.formats.stored import Packed, Plain, named
+from llmcalc.formats.stored import Packed, Plain, Published, named
 from llmcalc.parallel import check_degree, fewer_experts, stage
 from llmcalc.questions.fit import Ask, fit, weights_part
 from llmcalc.questions.kvcache import largest
@@ -87,7 +87,7 @@ def narrower(ask: Ask) -> list[Change]:
     engine = choose(ask.engine).engine
     narrow = dtype(engine.narrow_cache)
     load = replace(ask.load, key_dtype=narrow, value_dtype=narrow)
-    wide = ask.weights.wide if isinstance(ask.weights, Packed | Plain) else dtype("bfloat16")
+    wide = ask.weights.wide if isinstance(ask.weights, Packed | Plain | Published) else dtype("bfloat16")
     tries = [(f"cache in {narrow.name}", replace(ask, load=load))]
     formats = [(text, named(form, wide)) for text, form in engine.narrow_weights]
     tries += [(text, replace(ask, weights=form)) for text, form in formats]

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from llmcalc.errors import InputError, MissingError, UnavailableError
 from llmcalc.sources import config_json, hub
 from llmcalc.sources import gguf as gguf_file
+from llmcalc.sources.json_file import read_json
 from llmcalc.sources.model import Model
 from llmcalc.sources.places import Place, place
 from llmcalc.text import shorten
@@ -49,7 +51,7 @@ def _whole(where: Place) -> Model:
         return Model(
             where.repo,
             f"hub {where}",
-            config_json.read(path),
+            _packed(there, config_json.read(path)),
             folder=path.parent,
             fetch=partial(hub.header, there),
             fetch_file=partial(hub.file, there),
@@ -81,6 +83,20 @@ def _whole(where: Place) -> Model:
             hint=f"name one, or its quantisation: {where}:{known}",
         )
     raise InputError(f"{where} holds neither a config.json nor safetensors nor GGUF files")
+
+
+def _packed(there: Place, raw: dict[str, Any]) -> dict[str, Any]:
+    """The config with what its repository says of its packing beside it, where it says nothing."""
+    from llmcalc.sources.from_path import with_packing
+
+    if raw.get("quantization_config") or raw.get("quantization"):
+        return raw
+    # only names that speak of it are worth a request
+    if not re.search("nvfp4|fp8|modelopt|quanto|gptq", there.repo.lower()):
+        return raw
+    named = "quantize_config.json" if "gptq" in there.repo.lower() else "hf_quant_config.json"
+    path = hub.file(there, named)
+    return raw if path is None else with_packing(raw, {named: read_json(path)})
 
 
 def _exact(where: Place, path: Path) -> Place:

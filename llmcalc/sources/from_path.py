@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from llmcalc.errors import InputError
 from llmcalc.sources import kinds, pipelines
 from llmcalc.sources.header import Header
+from llmcalc.sources.json_file import read_json
 from llmcalc.sources.model import Model
 from llmcalc.text import shorten
 
@@ -64,9 +66,32 @@ def _config_in(folder: Path) -> dict[str, Any] | None:
     from llmcalc.sources import config_json, params_json
 
     if (folder / "config.json").is_file():
-        return config_json.read(folder / "config.json")
+        return with_packing(config_json.read(folder / "config.json"), _beside_config(folder))
     own = folder / params_json.NAME
     return params_json.read(own) if own.is_file() else None
+
+
+PACKING = ("hf_quant_config.json", "quanto_qmap.json", "quantize_config.json")
+"""Where ModelOpt, quanto and AutoGPTQ say how weights are packed, beside a config."""
+
+
+def _beside_config(folder: Path) -> dict[str, dict[str, Any]]:
+    return {n: read_json(folder / n) for n in PACKING if (folder / n).is_file()}
+
+
+def with_packing(raw: dict[str, Any], beside: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The config with what stands beside it of its weights' packing; its own words count first."""
+    own = raw.get("quantization_config")
+    modelopt = beside.get("hf_quant_config.json", {}).get("quantization")
+    if isinstance(modelopt, dict) and (own is None or own.get("quant_method") == "modelopt"):
+        return {**raw, "quantization_config": {"quant_method": "modelopt", **modelopt, **(own or {})}}
+    if own is None and "quanto_qmap.json" in beside:
+        found = {"quant_method": "quanto", "modules": beside["quanto_qmap.json"]}
+        return {**raw, "quantization_config": found}
+    if own is None and "quantize_config.json" in beside and "quantization" not in raw:
+        found = {"quant_method": "gptq", **beside["quantize_config.json"]}
+        return {**raw, "quantization_config": found}
+    return raw
 
 
 def _closed(folder: Path) -> tuple[str, ...]:
@@ -166,8 +191,9 @@ def _from_file(path: Path, name: str) -> Model:
     if path.name == params_json.NAME:
         own = path.resolve().parent.name
         return Model(own, f"config {name}", params_json.read(path), folder=folder)
-    own = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return Model(own, f"config {name}", config_json.read(path), folder=folder)
+    if path.name == "config.json":
+        return Model(path.resolve().parent.name, f"config {name}", _config_in(folder), folder=folder)
+    return Model(path.stem, f"config {name}", config_json.read(path), folder=folder)
 
 
 def _is_shard(path: Path) -> str | None:

@@ -126,9 +126,11 @@ class Model:
     def quantisation(self) -> Mapping[str, Any] | None:
         """What the config says of its weights' packing."""
         for section in self.sections:
-            settings = section.get("quantization_config")
-            if isinstance(settings, Mapping) and settings:
-                return settings
+            # MLX has a key of its own, and newer versions both
+            for key in ("quantization_config", "quantization", "compression_config"):
+                settings = section.get(key)
+                if isinstance(settings, Mapping) and settings:
+                    return settings
         return None
 
     @property

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from llmcalc.dims import Dim, ceil_div
 from llmcalc.formats.element import dtype
-from llmcalc.formats.scheme import Packing, Piece, Pieces, Scheme
+from llmcalc.formats.layouts import Piece, Pieces
+from llmcalc.formats.scheme import Packing, Scheme
 from llmcalc.formats.stored import Format, Packed, Plain
 
 

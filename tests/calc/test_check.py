@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llmcalc.api import load
+from llmcalc.formats import recipe
 from llmcalc.formats.scheme import quantisable
 from llmcalc.questions.check import compare
 from llmcalc.sources.names import promised
@@ -34,7 +35,7 @@ def block_fp8(layers: int) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
 
 def test_scales_of_block_fp8_belong_to_their_weights() -> None:
     wants, have = block_fp8(5)
-    found = compare(wants, have, {}, FP8, 0)
+    found = compare(wants, have, {}, recipe.read(FP8, "bfloat16"), 0)
     assert not found.differences and found.matched == len(wants)
     assert sum(name.endswith("_scale_inv") for name in found.roles) > 500
 
@@ -47,7 +48,7 @@ def test_a_scale_that_does_not_fit_is_said(wrong: str) -> None:
         have[scale] = (1, 1)
     else:
         have["model.layers.1.nothing.weight_scale_inv"] = (1, 1)
-    assert compare(wants, have, {}, FP8, 0).differences
+    assert compare(wants, have, {}, recipe.read(FP8, "bfloat16"), 0).differences
 
 
 def test_a_checkpoint_of_ninety_thousand_tensors_is_compared() -> None:
@@ -59,6 +60,6 @@ def test_a_checkpoint_of_ninety_thousand_tensors_is_compared() -> None:
         if "layers.60." in name
     }
     begun = time.monotonic()
-    found = compare(wants, have, {}, FP8, 1)
+    found = compare(wants, have, {}, recipe.read(FP8, "bfloat16"), 1)
     assert not found.differences and time.monotonic() - begun < 60
     assert any("multi-token prediction" in note for note in found.notes)

@@ -204,7 +204,6 @@ def test_devices_are_many_and_every_one_says_where_its_figures_come_from() -> No
         (("llama-3-8b", "--device", "h100", "--max-seqs", 8), "--max-seqs is a setting of vllm"),
         (("bert-base", "--device", "h100"), "keeps nothing between tokens"),
         (("phi-4", "--device", "h100", "--count", 4), "10 key/value heads"),
-        (("kimi-k2.5", "--device", "h100"), "compressed-tensors"),
         (
             (
                 "llama-3-8b",
