@@ -5,6 +5,7 @@ Anatomy.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields, replace
@@ -15,7 +16,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from llmcalc.anatomy import Anatomy, Mixer, Part, Parts, Weight
-from llmcalc.config import KEY, Config
+from llmcalc.config import KEY, LOOKED, Config
 from llmcalc.errors import ConfigError, InputError, UnavailableError
 from llmcalc.families.index import MODULES
 from llmcalc.text import shorten
@@ -275,7 +276,8 @@ def anatomy(c: Config) -> Anatomy:
             f" another ({said})",
             hint="LLMCALC_DEBUG=1 shows where",
         ) from error
-    if _is_bare(c):
+    within = inside(c.raw) if find(c.family) is None else None
+    if _is_bare(c.raw if within is None else within[1]):
         parts = tuple(_without_head(parts))
     for part in parts:
         wrong = _impossible(part)
@@ -329,11 +331,38 @@ def _language_alone(c: Config) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     tied = c.raw.get("tie_word_embeddings", raw.get("tie_word_embeddings"))
     changed = {k: v for k, v in raw.items() if k not in ("architectures", "tie_word_embeddings")}
     changed |= {"model_type": named} | ({} if tied is None else {"tie_word_embeddings": tied})
-    defaults = class_defaults(named)
-    parts = _each_layer(Config(changed, defaults=defaults, nested=True, section=path))
+    inner_config = Config(changed, defaults=class_defaults(named), nested=True, section=path)
+    looked = set[str]()
+    token = LOOKED.set(looked)
+    try:
+        parts = _each_layer(inner_config)
+    finally:
+        LOOKED.reset(token)
+    _refuse_unread(c, inner_config, looked)
     top = c.raw if "." not in path else c.raw[path.split(".")[0]]
     beside = [k for k, v in top.items() if isinstance(v, Mapping) and k.endswith("_config")]
     return parts, tuple(k for k in beside if k not in path and k not in _NO_PARTS)
+
+
+_SIZE = re.compile(r"(hidden_size|intermediate_size|inner_size|_dim|_rank|num_\w*heads)$")
+
+
+def _refuse_unread(c: Config, text: Config, looked: set[str]) -> None:
+    """A language model inside an unknown one may be another than its type says: a size that its
+    family never reads is a ConfigError.
+    """
+    unread = [
+        key
+        for key, value in text.raw.items()
+        if _SIZE.search(key) and type(value) is int and value > 0
+        if key not in looked and key not in text.defaults
+    ]
+    if unread:
+        raise ConfigError(
+            f"{c.family}: its language model has {shorten(unread[0])}, which {text.family} does not"
+            " know: it is another than that",
+            hint="name the checkpoint: its header has every tensor",
+        )
 
 
 _NO_PARTS = ("quantization_config", "generation_config", "compression_config", "rope_config")
@@ -372,11 +401,11 @@ number.
 """
 
 
-def _is_bare(c: Config) -> bool:
+def _is_bare(raw: Mapping[str, Any]) -> bool:
     """Whether the config asks for the model without a head (``MistralModel``), as embedding models
     do.
     """
-    named = c.raw.get("architectures")
+    named = raw.get("architectures")
     first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     return first.endswith("Model") and not first.endswith(("LMHeadModel", "LMModel"))
 

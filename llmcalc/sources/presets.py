@@ -63,12 +63,36 @@ def find(name: str) -> str | None:
 
 
 def close_to(name: str) -> list[str]:
-    """The presets whose names are nearest."""
+    """The presets that a name most likely means: the same lineage first, then version and size.
+
+    A word that both have counts more than letters that happen to be alike: gemma-4-31b is nearer
+    to gemma-4-9b than gemma-3-1b is.
+    """
     import difflib
 
-    squeezed = {squeeze(preset): preset for preset in names()}
-    near = difflib.get_close_matches(squeeze(name), list(squeezed), 4, 0.6)
-    return [squeezed[spelling] for spelling in near]
+    wanted, spelt = _words(name), squeeze(name)
+
+    def nearness(preset: str) -> float:
+        words = _words(preset)
+        alike = difflib.SequenceMatcher(None, spelt, squeeze(preset)).ratio()
+        first = 2.0 if words[:1] == wanted[:1] else 0.0
+        version = 1.0 if words[1:2] == wanted[1:2] else 0.0
+        return first + version + 0.5 * len(set(words) & set(wanted)) / len(wanted) + alike
+
+    if not wanted:
+        return []
+    ranked = sorted(names(), key=nearness, reverse=True)
+    return [preset for preset in ranked[:4] if nearness(preset) >= 1.8]
+
+
+def _words(name: str) -> list[str]:
+    """Lineage, version, size and kind, as people write them.
+
+    >>> _words("google/gemma-4-31b-it"), _words("Qwen2.5-7B")
+    (['gemma', '4', '31b', 'it'], ['qwen', '2.5', '7b'])
+    """
+    last = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
+    return re.findall(r"[a-z]?\d+(?:\.\d+)?[bm]?(?![a-z0-9])|[a-z]+|\d+(?:\.\d+)?", last)
 
 
 def load(name: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def built(raw: dict[str, Any], class_name: str | None) -> dict[str, tuple[int, .
         pytest.skip(f"transformers does not ship {raw['model_type']}")
     config = CONFIG_MAPPING[raw["model_type"]](**settings)
     with torch.device("meta"):
-        if class_name:
+        if class_name and hasattr(transformers, class_name):
             model = getattr(transformers, class_name)(config)
         elif getattr(config, "is_encoder_decoder", False):
             model = transformers.AutoModelForSeq2SeqLM.from_config(config)
