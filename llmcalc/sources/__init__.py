@@ -69,6 +69,11 @@ def _from_name(name: str) -> Model:
     kept = local.scheme_of(name)
     if kept is not None and not path.exists():
         return replace(from_path(local.find(*kept), name), name=name)
+    if ":" in name and not path.exists():
+        from llmcalc.sources import far
+
+        if far.is_address(name):
+            return replace(far.read(name), name=far.read_name(name))
     # org/repo:file is inside a repository, whatever the file's ending
     inside = ":" in name and "/" in name and not name.startswith((".", "/", "~"))
     if not (inside and not path.exists()) and _is_path(name, path):

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from llmcalc.errors import InputError, MissingError, UnavailableError
 from llmcalc.sources import config_json, hub
@@ -24,12 +23,6 @@ def from_hub(name: str, preset: str | None) -> Model | None:
 
     ``preset`` is named where the hub does not answer.
     """
-    host = urlsplit(name).hostname if name.startswith(("http://", "https://")) else None
-    if host is not None and host not in hub.hosts():
-        raise InputError(
-            f"{shorten(host)} is not the hub",
-            hint="HF_ENDPOINT names another hub than huggingface.co",
-        )
     where = place(name)
     if where is None:
         return None
@@ -70,7 +63,7 @@ def _whole(where: Place) -> Model:
             folder=path.parent,
         )
     names = hub.files(where)
-    ggufs = _first_parts(names)
+    ggufs = first_parts(names)
     if any(n.endswith((".safetensors", ".safetensors.index.json")) for n in names):
         header = hub.header(where)
         return Model(where.repo, f"hub {where}", None, header, header.notes)
@@ -151,7 +144,7 @@ def choose(names: Sequence[str], quantisation: str, where: str) -> str:
     >>> choose(["m-Q4_K_M.gguf", "m-Q8_0.gguf", "config.json"], "q8_0", "org/m")
     'm-Q8_0.gguf'
     """
-    ggufs = _first_parts(names)
+    ggufs = first_parts(names)
     word = re.compile(rf"(?:^|[-._/]){re.escape(quantisation.lower())}(?:[-._/]|$)")
     found = [n for n in ggufs if word.search(n.lower().removesuffix(".gguf"))]
     # Unsloth's dynamic variants have the same word behind UD-
@@ -177,7 +170,7 @@ _QUANTISATION = re.compile(
 )
 
 
-def _first_parts(names: Sequence[str]) -> list[str]:
+def first_parts(names: Sequence[str]) -> list[str]:
     """The GGUF files that are models: of a split one its first part, no projectors."""
     ggufs = [n for n in names if n.endswith(".gguf") and "mmproj" not in n.lower()]
     return sorted(n for n in ggufs if (part := _PART.search(n)) is None or int(part[1]) == 1)
