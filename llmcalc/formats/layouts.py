@@ -16,6 +16,7 @@ from functools import partial
 from llmcalc.dims import Dim, ceil_div, dim, product
 from llmcalc.formats.element import dtype
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """One tensor that stands for a part of a packed matrix."""

@@ -494,9 +494,7 @@ def _modelopt_layout(s: Mapping[str, Any], module: Module, wide: str) -> Layout:
         "NVFP4": lambda: of(layouts.modelopt_nvfp4),
         "W4A16_NVFP4": lambda: of(layouts.modelopt_nvfp4, inputs=False),
         "W4A8_NVFP4_FP8": lambda: of(layouts.modelopt_nvfp4, group=32),
-        "W4A16_AWQ": lambda: of(
-            layouts.modelopt_awq, group=group, wide=wide, smoothed=smoothed
-        ),
+        "W4A16_AWQ": lambda: of(layouts.modelopt_awq, group=group, wide=wide, smoothed=smoothed),
         "W4A8_AWQ": lambda: of(
             layouts.modelopt_awq, group=group, wide=wide, smoothed=smoothed, w4a8=True
         ),
@@ -618,9 +616,7 @@ def _torchao_named(data: Mapping[str, Any], wide: str, without: Sequence[str]) -
         if not (module.is_linear or module.is_head) or _skipped(module, without):
             return None
         names = [k for k in each if k in module.names]
-        patterns = [
-            k for k in each if k.startswith("re:") and module.matches(k[3:], whole=True)
-        ]
+        patterns = [k for k in each if k.startswith("re:") and module.matches(k[3:], whole=True)]
         key = next(iter([*names, *patterns, *(k for k in each if k == "_default")]), None)
         own = each.get(key) if key is not None else None
         return _torchao_layout(own, wide) if isinstance(own, Mapping) else None

@@ -8,12 +8,10 @@ Sources: the writers themselves (GPTQModel, AutoAWQ, bitsandbytes 0.50, compress
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from llmcalc.anatomy import Anatomy, Weight
 from llmcalc.dims import Dim, ceil_div, dim, total
-from llmcalc.errors import InputError
 from llmcalc.formats import layouts
 from llmcalc.formats.layouts import CHANNEL, Pieces, piece
 
@@ -207,7 +205,11 @@ _ALL = (
         formula="8 + 32/128²: e4m3fn, float32 scale per 128 x 128 (DeepSeek)",
         beside=("input_scale",),
     ),
-    Scheme(name="mxfp8", pieces=lambda i, o, p: layouts.mxfp8(i, o), formula="8 + 8/32: e8m0 scale per 32"),
+    Scheme(
+        name="mxfp8",
+        pieces=lambda i, o, p: layouts.mxfp8(i, o),
+        formula="8 + 8/32: e8m0 scale per 32",
+    ),
     Scheme(name="mxfp6", pieces=_mxfp6, formula="6 + 8/32: e8m0 scale per 32"),
     Scheme(
         name="mxfp4",

@@ -177,9 +177,7 @@ def _one(
     )
 
 
-def _published(
-    weight: Weight, form: Published, tp: int, heads: int | None
-) -> Iterable[Stored]:
+def _published(weight: Weight, form: Published, tp: int, heads: int | None) -> Iterable[Stored]:
     """A weight layer by layer, layers of one layout together."""
     here = weight if tp == 1 else replace(weight, shape=cut_shape(weight, tp, heads))
     groups: dict[int, list[int]] = {}

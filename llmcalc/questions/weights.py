@@ -45,7 +45,9 @@ def format_of(model: Model, asked: str | None = None) -> Format:
 
 def recipe_of(model: Model, settings: Mapping[str, Any]) -> Recipe | None:
     """What a model's config says of its packing; None of a method that is not known."""
-    return recipe.read(settings, model.wide.name, str((model.raw or {}).get("transformers_version")))
+    return recipe.read(
+        settings, model.wide.name, str((model.raw or {}).get("transformers_version"))
+    )
 
 
 def unknown_layout(settings: Mapping[str, Any]) -> InputError:

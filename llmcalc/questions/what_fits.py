@@ -87,7 +87,11 @@ def narrower(ask: Ask) -> list[Change]:
     engine = choose(ask.engine).engine
     narrow = dtype(engine.narrow_cache)
     load = replace(ask.load, key_dtype=narrow, value_dtype=narrow)
-    wide = ask.weights.wide if isinstance(ask.weights, Packed | Plain | Published) else dtype("bfloat16")
+    wide = (
+        ask.weights.wide
+        if isinstance(ask.weights, Packed | Plain | Published)
+        else dtype("bfloat16")
+    )
     tries = [(f"cache in {narrow.name}", replace(ask, load=load))]
     formats = [(text, named(form, wide)) for text, form in engine.narrow_weights]
     tries += [(text, replace(ask, weights=form)) for text, form in formats]

@@ -77,8 +77,10 @@ def read(name: str) -> Model:
     base, _, file = name.rpartition("/")
     file = file.partition("?")[0]
     web = name.startswith("http")
-    place = Place(shorten(base), partial(_web, name.partition("?")[2], base) if web else
-                  partial(_stored, base))
+    place = Place(
+        shorten(base),
+        partial(_web, name.partition("?")[2], base) if web else partial(_stored, base),
+    )
     return _file(place, file, name)
 
 
@@ -189,9 +191,7 @@ def _web(query: str, base: str, name: str) -> Open:
 
 
 @contextmanager
-def _requested(
-    address: str, more: dict[str, str], start: int, stop: int
-) -> Iterator[Answer]:
+def _requested(address: str, more: dict[str, str], start: int, stop: int) -> Iterator[Answer]:
     from huggingface_hub.utils import get_session
 
     host = shorten(urlsplit(address).hostname or "the server", 60)

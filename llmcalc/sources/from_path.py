@@ -84,7 +84,10 @@ def with_packing(raw: dict[str, Any], beside: Mapping[str, dict[str, Any]]) -> d
     own = raw.get("quantization_config")
     modelopt = beside.get("hf_quant_config.json", {}).get("quantization")
     if isinstance(modelopt, dict) and (own is None or own.get("quant_method") == "modelopt"):
-        return {**raw, "quantization_config": {"quant_method": "modelopt", **modelopt, **(own or {})}}
+        return {
+            **raw,
+            "quantization_config": {"quant_method": "modelopt", **modelopt, **(own or {})},
+        }
     if own is None and "quanto_qmap.json" in beside:
         found = {"quant_method": "quanto", "modules": beside["quanto_qmap.json"]}
         return {**raw, "quantization_config": found}
@@ -192,7 +195,9 @@ def _from_file(path: Path, name: str) -> Model:
         own = path.resolve().parent.name
         return Model(own, f"config {name}", params_json.read(path), folder=folder)
     if path.name == "config.json":
-        return Model(path.resolve().parent.name, f"config {name}", _config_in(folder), folder=folder)
+        return Model(
+            path.resolve().parent.name, f"config {name}", _config_in(folder), folder=folder
+        )
     return Model(path.stem, f"config {name}", config_json.read(path), folder=folder)
 
 

@@ -29,9 +29,17 @@ FILES: list[dict[str, Any]] = json.loads(
     gzip.decompress((Path(__file__).parent / "quantised_files.json.gz").read_bytes())
 )
 KINDS = {
-    **{"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8_e4m3fn"},
-    **{"F8_E8M0": "float8_e8m0fnu", "I8": "int8", "U8": "uint8", "I16": "int16"},
-    **{"I32": "int32", "U32": "uint32", "I64": "int64"},
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I8": "int8",
+    "U8": "uint8",
+    "I16": "int16",
+    "I32": "int32",
+    "U32": "uint32",
+    "I64": "int64",
 }
 UNKNOWN = {"gptqmodel-vptq": "vptq"}
 """Methods whose layout is not described."""

@@ -133,8 +133,8 @@ def test_memory_has_its_names_and_loading_is_not_twice_the_weights(
 
     torch = pytest.importorskip("torch")
     save = pytest.importorskip("safetensors.torch").save_file
-    from llmcalc.sources.names import promised
     from llmcalc.sources import resolve
+    from llmcalc.sources.names import promised
 
     sizes = {
         "vocab_size": 1024,

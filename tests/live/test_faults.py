@@ -192,8 +192,8 @@ def test_a_file_that_shrinks_under_us(toy: Path) -> None:
 
 def test_streaming_holds_one_layer_at_a_time(tmp_path: Path) -> None:
     """A sparse checkpoint of 4.5 GB runs within 1.5 GB."""
-    from llmcalc.sources.names import promised
     from llmcalc.sources import resolve
+    from llmcalc.sources.names import promised
 
     raw = {
         "model_type": "llama",

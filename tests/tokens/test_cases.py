@@ -487,21 +487,6 @@ def test_parquet_counts_as_json_lines_do(tmp_path: Path, cli: Callable[..., Any]
     assert cli("tokenize", tmp_path / "bad.parquet").code == 2
 
 
-def test_an_engine_of_many_machines_can_map_it(tmp_path: Path) -> None:
-    """The count that docs/tokenize.md shows, on dask's own scheduler."""
-    bag = pytest.importorskip("dask.bag")
-    from llmcalc.tokens import count_texts
-
-    texts = ["The weather is", "cat sat"] * 50
-    found = (
-        bag.from_sequence(texts, npartitions=4)
-        .map_partitions(count_texts, "gpt2")
-        .sum()
-        .compute(scheduler="sync")
-    )
-    assert found == 5 * 50
-
-
 def test_bad_input_is_one_line(cli: Callable[..., Any], tmp_path: Path) -> None:
     for words in (
         ("x", "-t", "nothing"),

@@ -59,6 +59,14 @@ def tokenize(
         write(shown.compared(options.compare, _one_text(texts, options, mode), mode), output)
         return
     tokenizer = _tokenizer(options)
+    if options.cluster is not None or any("://" in word for word in texts or ()):
+        if counting.truncate is not None or counting.top is not None or counting.live:
+            raise InputError("--truncate, --top and --live are for one text that is not too long")
+        if options.add_special:
+            raise InputError("--add-special does not go with files at addresses")
+        view, n = shown.counted_far(tokenizer, texts or (), options, mode)
+        _answer(view, n, counting, output)
+        return
     files = [] if options.chat is not None else _files(texts, options)
     if len(files) > 1 or (files and _must_count(files[0])):
         if counting.truncate is not None or counting.top is not None or counting.live:

@@ -61,6 +61,14 @@ class TokenOptions:
         str | None,
         typer.Option("--chat", help="Messages, by the model's own template.", metavar="FILE"),
     ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help="Count files by a Dask scheduler's workers: tcp://host:8786.",
+            metavar="ADDRESS",
+        ),
+    ] = None
     template_set: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,6 +77,11 @@ class TokenOptions:
             metavar="KEY=VALUE",
         ),
     ] = None
+
+    @property
+    def spelt(self) -> str:
+        """The tokenizer as it was named, for whoever looks it up elsewhere."""
+        return self.tokenizer or self.model or "gpt2"
 
     def mode(self) -> str:
         """What to do with special tokens."""

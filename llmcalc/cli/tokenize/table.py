@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmcalc.cli.output.pictures import as_bars
-from llmcalc.cli.output.progress import Progress
+from llmcalc.cli.output.progress import Counting, Progress
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.errors import InputError
 from llmcalc.text import safe, shorten
@@ -337,7 +337,8 @@ def counted(
     for path in files:
         n_records = None
         if corpus.is_corpus(path):
-            counts, n_records = corpus.count(tokenizer, path, options.field, special)
+            with path.open("rb") as file:
+                counts, n_records = corpus.count(tokenizer, file, options.field, special, path.name)
             records += n_records
         else:
             counts = _count_file(tokenizer, path, options, special, progress, words)
@@ -353,6 +354,36 @@ def counted(
             }
         )
     progress.end()
+    return _files_view(tokenizer, rows, total, records, special), total.tokens
+
+
+def counted_far(
+    tokenizer: Tokenizer, words: Sequence[str], options: TokenOptions, special: str
+) -> tuple[View, int]:
+    """Files at addresses, counted on a cluster or here: one row each, and their sum."""
+    from llmcalc.tokens import cluster
+
+    files = cluster.expanded(words)
+    ask = cluster.Ask(options.spelt, options.field, special, options.errors)
+    progress = Counting("files")
+    try:
+        found = cluster.counted(files, ask, options.cluster, progress.tell)
+    finally:
+        progress.end()
+    rows = [
+        {
+            "file": file,
+            "n_tokens": counts.tokens,
+            "n_bytes": counts.n_bytes,
+            "n_words": counts.words,
+            "records": n,
+        }
+        for file, counts, n in found
+    ]
+    total = Counts()
+    for _, counts, _ in found:
+        total += counts
+    records = sum(n or 0 for _, _, n in found)
     return _files_view(tokenizer, rows, total, records, special), total.tokens
 
 
