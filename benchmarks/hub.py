@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from llmcalc.api import load
-from llmcalc.sources.names import promised
 from llmcalc.sources import presets
+from llmcalc.sources.names import promised
 from tests.sources.fake_hub import Hub, serving
 
 MODEL, SHARDS = "kimi-k2", 160

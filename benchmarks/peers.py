@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from llmcalc.families import anatomy, config_for
-from llmcalc.formats.scheme import full_name, layout
-from llmcalc.sources.names import promised
+from llmcalc.formats import recipe
+from llmcalc.formats.scheme import full_name
 from llmcalc.sources import presets
+from llmcalc.sources.names import promised
 from llmcalc.units import size
 from tests.sources.fake_hub import Hub, serving
 
@@ -98,20 +99,19 @@ def tensors_of(model: Published) -> Tensors:
     raw, found = config_of(model), Tensors()
     quantised = raw.get("quantization_config") or {}
     method = quantised.get("quant_method", "")
-    packed = layout(quantised)
+    packed = recipe.read(quantised, "bfloat16") if quantised else None
     plain = "F32" if model.preset == "gpt2" else "BF16"
     for name, want in promised(anatomy(config_for(raw))).items():
         if want.weight.tied_to:
             continue
         ends = ("up_proj", "down_proj")
         here = "_proj" in name if method == "fp8" else name.endswith(ends)
-        if packed is not None and here:
-            scheme, packing = packed
-            pieces = scheme.pieces(want.weight.inputs, want.weight.outputs, packing)
-            shapes = scheme.tensors(want.weight, name, packing)
-            for ending, piece in pieces.items():
-                part = full_name(name, ending)
-                found[part] = (SAFETENSORS[piece.dtype], shapes[part])
+        layout = packed.of(want.weight, name) if packed is not None and here else None
+        if layout is not None:
+            stack = (int(want.weight.experts),) if want.weight.stacked else ()
+            for ending, piece in layout(want.weight.inputs, want.weight.outputs).items():
+                shape = (*stack, *(int(n) for n in piece.shape))
+                found[full_name(name, ending)] = (SAFETENSORS[piece.dtype], shape)
         else:
             found[name] = ("F32" if want.weight.buffer else plain, want.shape)
     if model.preset == "gpt2":  # its masks are in the file

@@ -303,10 +303,12 @@ class Anatomy:
     parts: tuple[Part, ...]
     notes: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
-    """What stands beside the language model and is not among the parts, by its key in the config."""
+    """What stands beside the language model and is not among the parts, by its config's key."""
     predicting: tuple[Part, ...] = ()
     """Modules of multi-token prediction, which stand beside the model and are not among its parts.
     """
+    predicting_said: str = ""
+    """What they hold, in one line; also of those whose parts are not known."""
     only_counted: bool = False
     """Its tensors are those of a file: what they are for is known by their names alone."""
 

@@ -10,8 +10,8 @@ from importlib import import_module
 import typer
 
 from llmcalc.cli.options.spellings import in_our_words
-from llmcalc.cli.output.said import said
 from llmcalc.cli.output.write import OutputClosed
+from llmcalc.cli.said import said
 from llmcalc.errors import LlmcalcError
 from llmcalc.text import safe
 

@@ -119,6 +119,10 @@ def class_defaults(model_type: str) -> Mapping[str, Any]:
     return json.loads(line.removeprefix(start).rstrip().rstrip(",")) if line else {}
 
 
+_SAME = {"phi4": "phi3"}
+"""Types under which files are published that the reference implementation has under another."""
+
+
 def model_type(raw: Mapping[str, Any]) -> str:
     """The family a raw config belongs to:
 
@@ -127,6 +131,7 @@ def model_type(raw: Mapping[str, Any]) -> str:
     """
     named = raw.get("model_type")
     if isinstance(named, str) and named:
+        named = _SAME.get(named, named)
         if find(named):
             return named
         raise _unknown(raw, named)
@@ -136,8 +141,8 @@ def model_type(raw: Mapping[str, Any]) -> str:
             return found
     if "_class_name" in raw:
         raise UnknownFamilyError(
-            f"{shorten(str(raw['_class_name']), 60)} is a component of a diffusers pipeline: caches,"
-            " steps and text do not apply to it",
+            f"{shorten(str(raw['_class_name']), 60)} is a component of a diffusers pipeline:"
+            " caches, steps and text do not apply to it",
             hint="`llmcalc params` counts the weights of a .safetensors file, or of the pipeline's"
             " directory",
         )
@@ -287,21 +292,23 @@ def anatomy(c: Config) -> Anatomy:
     if beside:
         c.notes.append(left_out(beside))
     whole = Anatomy(c.family, kept, tuple(c.notes), uncounted=beside)
-    return _with_modules(c, whole) if any(_predicts(v) for v in (c.raw, *c.raw.values())) else whole
+    return _with_modules(c, whole) if predicts(c.raw) else whole
 
 
-def _predicts(section: Any) -> bool:
-    return isinstance(section, Mapping) and any("mtp" in k or "_predict_" in k for k in section)
+def predicts(raw: Mapping[str, Any]) -> bool:
+    """Whether a config speaks of multi-token prediction."""
+    sections = (raw, *(v for v in raw.values() if isinstance(v, Mapping)))
+    return any("mtp" in key or "_predict_" in key for section in sections for key in section)
 
 
 def _with_modules(c: Config, whole: Anatomy) -> Anatomy:
-    """The model with its modules of multi-token prediction beside it, and a word about them."""
+    """The model with its modules of multi-token prediction beside it."""
     from llmcalc.families.parts import mtp
 
     if not mtp.wanted(c):
         return whole
     parts = mtp.module(c, whole)
-    return replace(whole, predicting=parts, notes=(*whole.notes, mtp.said(c, parts)))
+    return replace(whole, predicting=parts, predicting_said=mtp.said(c, parts))
 
 
 def left_out(sections: tuple[str, ...]) -> str:

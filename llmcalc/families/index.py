@@ -60,7 +60,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "llama": ("iquestcoder", "llama"),
     "mamba": ("falcon_mamba", "mamba", "mamba2", "rwkv"),
     "meta": ("cwm", "llama4", "llama4_text", "mllama", "opt"),
-    "microsoft": ("bitnet", "phi", "phi3", "phi3small", "phi4", "phimoe"),
+    "microsoft": ("bitnet", "phi", "phi3", "phi3small", "phimoe"),
     "minimax": ("minimax", "minimax_m2", "minimax_m3", "minimax_m3_vl_text"),
     "mistral": ("ministral", "ministral3", "mistral", "mistral3", "mixtral", "voxtral"),
     "moonshot": ("kimi_k25", "kimi_linear"),

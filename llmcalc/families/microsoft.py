@@ -70,7 +70,7 @@ def phi(c: Config) -> Parts:
     yield from lm_head("lm_head", c.vocab, d, tie(c), bias=True)
 
 
-@family("phi3", "phi4")
+@family("phi3")
 def phi3(c: Config) -> Parts:
     """Phi-3, 3.5 and 4-mini (arXiv 2404.14219): fused q, k, v and fused gate, up."""
     yield from pre_norm(
@@ -126,7 +126,7 @@ def phi3small(c: Config) -> Parts:
     )
 
 
-@runs("phi3", "phi4")
+@runs("phi3")
 def phi3_runs(c: Config) -> Forward:
     """Phi-3 and 4-mini: part of each head may turn, LongRoPE for the long ones."""
     return common(c, rotary=rotary(c, int(c.head_dim)))

@@ -153,9 +153,9 @@ def scaled(
     if block is not None:
         scale = piece(wide, ceil_div(o, rows), ceil_div(i, columns))
     found = {"weight": piece(kind, o, i), "weight_scale": scale}
-    for ending, dtype in more:
+    for ending, dtype_of in more:
         shape = (o, 1) if ending == "weight_zero_point" else (1,)
-        found[ending] = piece(dtype, *shape)
+        found[ending] = piece(dtype_of, *shape)
     return found
 
 
@@ -293,7 +293,7 @@ def fp8_rows(i: Dim, o: Dim) -> Pieces:
 
 
 def bits4(i: Dim, o: Dim, *, kind: str, double: bool, storage: str) -> Pieces:
-    """bitsandbytes' NF4 and FP4, blocks of 64 over the flattened matrix; its state in JSON apart."""
+    """bitsandbytes' NF4 and FP4, blocks of 64 over the whole matrix; its state in JSON apart."""
     blocks = ceil_div(i * o, 64)
     each = 2 * {"uint8": 1, "bfloat16": 2, "float16": 2, "float32": 4}.get(storage, 1)
     found = {

@@ -1,8 +1,8 @@
 """What a config's quantisation says of every module: which are packed, and into which tensors.
 
-A writer names modules by class, by their whole name, by a pattern or by a piece of it, and every one
-matches in its own way; ``read`` puts that into one question, ``Recipe.of``. Sources: the writers'
-own matching code, at the versions that ``layouts`` lists.
+A writer names modules by class, by their whole name, by a pattern or by a piece of it, and every
+one matches in its own way; ``read`` puts that into one question, ``Recipe.of``. Sources: the
+writers' own matching code, at the versions that ``layouts`` lists.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Module:
         """The names that it may have where a config was written."""
         if self.weight.tower or self.weight.role.startswith("projector"):
             bare = self.name.removeprefix("model.")
-            found = (self.name, bare, f"model.{bare}")
+            found = [self.name, bare, f"model.{bare}"]
         else:
             bare = _TEXT.sub("", self.name)
-            found = (self.name, *(place + bare for place in _PLACES))
+            found = [self.name, *(place + bare for place in _PLACES)]
         return tuple(dict.fromkeys(found))
 
     @property
@@ -156,6 +156,10 @@ def _int(value: Any, usual: int, least: int = 1, most: int = 1 << 20) -> int:
     return value
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def _names(value: Any) -> list[str]:
     if value is None:
         return []
@@ -186,7 +190,7 @@ def _gptq(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
     kind = str(s.get("checkpoint_format") or s.get("format") or "gptq")
     if kind == "marlin":
         return Recipe(name="gptq", choose=_blocks(of(layouts.marlin, group=group)))
-    dynamic = s.get("dynamic") if isinstance(s.get("dynamic"), Mapping) else {}
+    dynamic = _mapping(s.get("dynamic"))
     inside = {n for group in s.get("modules_in_block_to_quantize") or () for n in _names(group)}
 
     def choose(module: Module) -> Layout | None:
@@ -245,7 +249,7 @@ def _qqq(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
 
 def _auto_round(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
     """auto-round: whole names first, then patterns that may lie anywhere in a name."""
-    extra = s.get("extra_config") if isinstance(s.get("extra_config"), Mapping) else {}
+    extra = _mapping(s.get("extra_config"))
     blocks = [
         part.strip() for name in _names(s.get("block_name_to_quantize")) for part in name.split(",")
     ]
@@ -309,7 +313,7 @@ def _compressed(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
     given = [g for g in (s.get("config_groups") or {}).values() if isinstance(g, Mapping)]
     groups = [(_Targets.of(g.get("targets")), g) for g in given]
     ignored = _Targets.of(s.get("ignore"))
-    sparsity = s.get("sparsity_config") if isinstance(s.get("sparsity_config"), Mapping) else {}
+    sparsity = _mapping(s.get("sparsity_config"))
     scheme = s.get("kv_cache_scheme")
     if not given and not sparsity and not scheme:
         raise InputError(
@@ -445,12 +449,12 @@ def _square(block: Any) -> tuple[int, int]:
 
 def _modelopt(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
     """ModelOpt: names with a star at the end stay wide, or every module has its own algorithm."""
-    inside = s.get("quantization") if isinstance(s.get("quantization"), Mapping) else {}
+    inside = _mapping(s.get("quantization"))
     s = {**inside, **s}
     left = _names(s.get("ignore") or s.get("exclude_modules"))
     whole = frozenset(n for n in left if "*" not in n)
     stars = [n for n in left if "*" in n]
-    each = s.get("quantized_layers") if isinstance(s.get("quantized_layers"), Mapping) else {}
+    each = _mapping(s.get("quantized_layers"))
     algorithm = str(s.get("quant_algo") or "")
     mixed = algorithm == "MIXED_PRECISION"
     if not left and not each:
@@ -590,7 +594,7 @@ def _torchao(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
     kind = kinds.get("default") if isinstance(kinds, Mapping) else None
     if not isinstance(kind, Mapping):
         raise InputError("torchao's quantisation is not known without the checkpoint")
-    data = kind.get("_data") if isinstance(kind.get("_data"), Mapping) else {}
+    data = _mapping(kind.get("_data"))
     named = s.get("modules_to_not_convert")
     without = ["lm_head"] if named is None else _names(named)
     if kind.get("_type") == "FqnToConfig" or "FqnTo" in str(kind.get("_type")):
@@ -626,7 +630,7 @@ def _torchao_named(data: Mapping[str, Any], wide: str, without: Sequence[str]) -
 
 def _torchao_layout(kind: Mapping[str, Any], wide: str) -> Layout:
     name = str(kind.get("_type", ""))
-    data = kind.get("_data") if isinstance(kind.get("_data"), Mapping) else {}
+    data = _mapping(kind.get("_data"))
     if name in ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"):
         return of(layouts.torchao, kind="int8", group=CHANNEL, wide=wide, zeros=True)
     if name == "Float8WeightOnlyConfig":
@@ -646,7 +650,7 @@ def _quanto(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
     """quanto: its own map of modules (quanto_qmap.json)."""
     kinds = {"qint8": "int8", "qint4": "int4", "qint2": "int2", "qfloat8": "float8_e4m3fn"}
     kinds |= {"qfloat8_e4m3fn": "float8_e4m3fn"}
-    each = s.get("modules") if isinstance(s.get("modules"), Mapping) else {}
+    each = _mapping(s.get("modules"))
 
     def choose(module: Module) -> Layout | None:
         own = next((each[name] for name in module.names if name in each), None)
@@ -670,9 +674,10 @@ def _fp8(s: Mapping[str, Any], wide: str, transformers: str) -> Recipe:
     if "weight_block_size" not in s or (s["weight_block_size"] is None and not _five(transformers)):
         layout = of(layouts.scaled, kind="float8_e4m3fn", group=CHANNEL, wide=wide)
         return Recipe(name="fp8", choose=_linear(layout, without))
-    block = None if s["weight_block_size"] is None else _square(s["weight_block_size"])
+    given = s["weight_block_size"]
+    square = None if given is None else _square(given)
     left = wide if _five(transformers) else ""
-    layout = of(layouts.fp8_block, block=block, scale=scale, static=static, left=left)
+    layout = of(layouts.fp8_block, block=square, scale=scale, static=static, left=left)
     return Recipe(name="fp8_block", choose=_linear(layout, without))
 
 

@@ -30,16 +30,22 @@ def keeps_something(anatomy: Anatomy, engine: Engine) -> None:
 
     Unless the engine runs such models too.
     """
-    if not anatomy.cache_known:
-        raise InputError(
-            f"what the layers of {anatomy.family} keep between tokens is not known: no family"
-            " describes it, and its tensors are only counted",
-            hint="count it as another family with --as, or give sizes: --layers --kv-heads --head-dim",
-        )
+    known(anatomy)
     if not engine.runs_encoders and all(mixer.kind == "none" for mixer in anatomy.mixers):
         raise InputError(
             f"{anatomy.family} keeps nothing between tokens: it is an encoder, or its "
             "implementation computes every step anew"
+        )
+
+
+def known(anatomy: Anatomy) -> None:
+    """A model of which tensors are only counted has no cache that is known: an InputError."""
+    if not anatomy.cache_known:
+        raise InputError(
+            f"what the layers of {anatomy.family} keep between tokens is not known: no family"
+            " describes it, and its tensors are only counted",
+            hint="count it as another family with `--as llama`, or give sizes without a name:"
+            " `--layers 32 --kv-heads 8 --head-dim 128`",
         )
 
 

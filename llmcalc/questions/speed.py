@@ -21,6 +21,7 @@ from llmcalc.engines.formula import formula
 from llmcalc.errors import InputError
 from llmcalc.formats.stored import Format, Packed, Plain, Published, stored
 from llmcalc.questions.flops import decode_flop, forward_flop
+from llmcalc.questions.kvcache import known
 from llmcalc.questions.weights import format_of
 from llmcalc.sources.model import Model
 
@@ -101,6 +102,7 @@ def ask_for(
     for flag, share in (("--compute-share", compute_share), ("--memory-share", memory_share)):
         if not 0 < share <= 1:
             raise InputError(f"{flag} is {share}; it must be above 0 and at most 1")
+    known(model.anatomy)
     form = format_of(model, weights)
     element = form.wide.size if isinstance(form, Plain | Packed | Published) else model.wide.size
     return Ask(

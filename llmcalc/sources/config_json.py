@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmcalc.config import SIZES
-from llmcalc.errors import InputError
+from llmcalc.config import LOOKED, SIZES
+from llmcalc.errors import InputError, LlmcalcError
 from llmcalc.sources.json_file import read_json
 
 
@@ -58,19 +58,34 @@ def _set(raw: dict[str, Any], path: list[str], value: Any, setting: str) -> None
         target = inner if isinstance(inner, dict) else raw
     present = [spelling for spelling in (*spellings, key) if spelling in target]
     if len(path) == 1 and not present and key not in SIZES and spellings == (key,):
-        _check_known(target, key)
+        _check_known(raw, target, key)
     for spelling in present or [spellings[0]]:
         target[spelling] = value
 
 
-def _check_known(target: Mapping[str, Any], key: str) -> None:
+def _looked_for(raw: Mapping[str, Any]) -> set[str]:
+    """Every key that the config's family looks for."""
+    from llmcalc.families import anatomy, config_for
+
+    looked = set[str]()
+    token = LOOKED.set(looked)
+    try:
+        anatomy(config_for(raw))
+    except LlmcalcError:
+        pass  # what is missing may be what is set
+    finally:
+        LOOKED.reset(token)
+    return looked
+
+
+def _check_known(raw: Mapping[str, Any], target: Mapping[str, Any], key: str) -> None:
     """A key that neither the file nor the family's class has is a typo, not a size."""
     import difflib
 
     from llmcalc.families import class_defaults
 
     known = {*target, *SIZES, *class_defaults(str(target.get("model_type", "")))}
-    if key not in known:
+    if key not in known and key not in _looked_for(raw):
         close = difflib.get_close_matches(key, sorted(known), 3)
         raise InputError(
             f"--set: no size is called {key!r}",

@@ -74,12 +74,12 @@ def _together(
     for layer, experts in layers.items():
         sets.setdefault(tuple(sorted(experts)), []).append(layer)
     found = []
-    for experts, where in sets.items():
-        if experts == tuple(range(len(experts))):
-            n = Dim(len(experts), f"n_experts_{len(experts)}")
+    for numbers, where in sets.items():
+        if numbers == tuple(range(len(numbers))):
+            n = Dim(len(numbers), f"n_experts_{len(numbers)}")
             found.append(_in_layers(replace(one, experts=n, active=n), tuple(sorted(where))))
             continue
-        for expert in experts:
+        for expert in numbers:
             alone = replace(one, name=one.name.replace("{expert}", str(expert)))
             found.append(_in_layers(alone, tuple(sorted(where))))
     return found

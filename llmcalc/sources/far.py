@@ -192,12 +192,12 @@ def _web(query: str, base: str, name: str) -> Open:
 
 @contextmanager
 def _requested(address: str, more: dict[str, str], start: int, stop: int) -> Iterator[Answer]:
-    from huggingface_hub.utils import get_session
+    from llmcalc.sources.hub import session
 
     host = shorten(urlsplit(address).hostname or "the server", 60)
     asked = {**more, "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
     try:
-        with get_session().stream("GET", address, headers=asked, timeout=_SECONDS) as response:
+        with session().stream("GET", address, headers=asked, timeout=_SECONDS) as response:
             status, headers = response.status_code, response.headers
             if status == 416:
                 yield Answer(start, _size(headers, host), headers.get("etag"), False, iter(()))

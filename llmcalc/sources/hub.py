@@ -435,6 +435,13 @@ def _facts(where: Place, name: str) -> tuple[str, int]:
     return patiently(once)
 
 
+def session() -> Any:
+    """The library's client, which makes every request; without the hub's token."""
+    from huggingface_hub.utils import get_session
+
+    return get_session()
+
+
 def hosts() -> set[str]:
     """The hosts whose pages are models' addresses."""
     own = urlsplit(_endpoint()).hostname

@@ -182,9 +182,8 @@ class Model:
                 f"{self.name}: no module of multi-token prediction is known for it",
                 hint="a checkpoint's header counts all its tensors: llmcalc params FILE",
             )
-        notes = (*(n for n in whole.notes if "--with-mtp" not in n), "with multi-token prediction")
         parts = (*whole.parts, *whole.predicting)
-        return replace(whole, parts=parts, notes=notes, predicting=())
+        return replace(whole, parts=parts, notes=(*whole.notes, "with multi-token prediction"))
 
     def _anatomy(self) -> Anatomy:
         if self.described is not None:

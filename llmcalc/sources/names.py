@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from llmcalc.anatomy import Anatomy, Weight
@@ -54,34 +54,63 @@ def names_in(anatomy: Anatomy, have: Mapping[str, tuple[int, ...]]) -> dict[str,
 def align(
     wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]], notes: list[str]
 ) -> dict[str, Want]:
-    """The promised names under the prefix that the file uses."""
+    """The promised names as the file spells them: under another prefix, or in Mistral's words."""
     best, score, said = dict(wants), sum(n in have for n in wants), ""
     if score == len(wants):
         return best
-    for prefix in PREFIXES:
-        for verb, changed in (
-            ("without", {n.removeprefix(prefix): w for n, w in wants.items()}),
-            (
-                "with",
-                {
-                    prefix + n if not n.startswith(("lm_head", "score")) else n: w
-                    for n, w in wants.items()
-                },
-            ),
-        ):
-            hits = sum(n in have for n in changed)
-            if hits > score and len(changed) == len(wants):
-                best, score, said = (
-                    changed,
-                    hits,
-                    (
-                        f"the file's names are those of the published checkpoint {verb} the prefix"
-                        f" {prefix!r}"
-                    ),
-                )
+    for how, spelt in _spellings():
+        changed = {spelt(name): want for name, want in wants.items()}
+        hits = sum(n in have for n in changed)
+        if hits > score and len(changed) == len(wants):
+            best, score, said = changed, hits, how
     if said:
-        notes.append(said)
+        notes.append(f"the file's names are those of the published checkpoint {said}")
     return best
+
+
+def _spellings() -> Iterator[tuple[str, Callable[[str], str]]]:
+    """Ways in which files spell a model's names otherwise."""
+    for prefix in PREFIXES:
+        yield f"without the prefix {prefix!r}", lambda n, p=prefix: n.removeprefix(p)  # type: ignore[misc]
+        yield f"with the prefix {prefix!r}", lambda n, p=prefix: _under(p, n)  # type: ignore[misc]
+    yield "in Mistral's own words", _mistral
+
+
+def _under(prefix: str, name: str) -> str:
+    return name if name.startswith(_OUTSIDE) else prefix + name
+
+
+_MISTRAL = {
+    "q_proj": "wq",
+    "k_proj": "wk",
+    "v_proj": "wv",
+    "o_proj": "wo",
+    "q_a_proj": "wq_a",
+    "q_b_proj": "wq_b",
+    "kv_a_proj_with_mqa": "wkv_a_with_mqa",
+    "kv_b_proj": "wkv_b",
+    "q_a_layernorm": "q_a_norm",
+    "kv_a_layernorm": "kv_a_norm",
+    "self_attn": "attention",
+    "mlp": "feed_forward",
+    "block_sparse_moe": "feed_forward",
+    "gate_proj": "w1",
+    "down_proj": "w2",
+    "up_proj": "w3",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "embed_tokens": "tok_embeddings",
+    "lm_head": "output",
+}
+"""The words of transformers' names in Mistral's checkpoints (vLLM 0.33, ``models/mistral.py``)."""
+
+
+def _mistral(name: str) -> str:
+    words = [_MISTRAL.get(word, word) for word in name.removeprefix("model.").split(".")]
+    # in Mistral Large 3 experts and what stands beside them are modules of the layer itself
+    if ".mlp." in name and {"experts", "shared_experts", "gate"} & set(words[3:4]):
+        words.remove("feed_forward")
+    return ".".join(words)
 
 
 def alternatives(wants: Mapping[str, Want], have: Mapping[str, tuple[int, ...]]) -> dict[str, Want]:

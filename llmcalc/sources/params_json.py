@@ -1,7 +1,7 @@
 """Mistral's and Meta's own ``params.json``: the sizes of a checkpoint that has no config.json.
 
-Mistral's keys are read as vLLM 0.33 reads them (``transformers_utils/configs/mistral.py``), Meta's as
-the first Llama's ``model.py`` computes its inner width from ``multiple_of``.
+Mistral's keys are read as vLLM 0.33 reads them (``transformers_utils/configs/mistral.py``), Meta's
+as the first Llama's ``model.py`` computes its inner width from ``multiple_of``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _text(raw: Mapping[str, Any]) -> dict[str, Any]:
     if raw.get("model_type") == "mamba":
         return {**config, "model_type": "mamba2"}
     if raw.get("qk_nope_head_dim") or (isinstance(moe, Mapping) and moe.get("num_shared_experts")):
-        alike = {_EXPERTS.get(k, k): v for k, v in moe.items()} if isinstance(moe, Mapping) else {}
+        given = moe if isinstance(moe, Mapping) else {}
+        alike = {_EXPERTS.get(str(k), str(k)): v for k, v in given.items()}
         return {**config, "model_type": "deepseek_v3", **alike}
     if isinstance(moe, Mapping):
         found = {

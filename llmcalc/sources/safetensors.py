@@ -62,8 +62,9 @@ def _length(prefix: bytes, size: int, name: str) -> int:
         )
     length = int.from_bytes(prefix, "little")
     first = prefix.lstrip()[:1]
-    # a zip archive or a bare pickle: what torch.save has written
-    if first in (b"<", b"{") or prefix[:2] in (b"PK", b"\x80\x02"):
+    # a zip archive or a bare pickle: what torch.save has written. A length of 60 begins so too
+    other = first in (b"<", b"{") or prefix[:2] in (b"PK", b"\x80\x02")
+    if other and length + 8 > size:
         kind = {b"<": "an HTML page", b"{": "JSON"}.get(first, "a pickle (.bin or .pt)")
         raise HeaderError(f"{name} is not a safetensors file: it looks like {kind}")
     if length > HEADER_LIMIT:
@@ -219,17 +220,23 @@ class Index:
     def merge(self, headers: Mapping[str, Header]) -> Header:
         """The shards' headers as one: what is twice, absent, or contradicts the index is said."""
         tensors: dict[str, Stored] = {}
+        twice: list[str] = []
         for name, header in headers.items():
             for tensor, stored in header.tensors.items():
                 if tensor in tensors:
-                    there = tensors[tensor].file
-                    raise HeaderError(
-                        f"tensor {shorten(tensor)} is both in {there} and in {shorten(name)}"
-                    )
+                    twice.append(tensor)
+                    if self.places.get(tensor) != name:
+                        continue
                 tensors[tensor] = stored
         absent = {tensor: shard for tensor, shard in self.places.items() if tensor not in tensors}
         metadata = _plain(self.raw.get("metadata"))
         notes = tuple(_contradictions(metadata, tensors))
+        if twice:
+            where = shorten(self.places.get(twice[0], tensors[twice[0]].file))
+            notes += (
+                f"{len(twice)} tensors are in two shards, the first {shorten(twice[0])}: twice in"
+                f" the files, and the index says that {where} counts",
+            )
         return Header("safetensors", tensors, metadata, absent, notes)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from llmcalc.errors import InputError, LlmcalcError, UnavailableError, install
@@ -101,11 +102,11 @@ def _asked(file: str, ask: Ask) -> tuple[Found | None, tuple[str, str, str | Non
 
 def _on_cluster(files: Sequence[str], ask: Ask, scheduler: str) -> Iterator[Found]:
     try:
-        from distributed import Client, as_completed
+        distributed: Any = import_module("distributed")
     except ImportError:
         raise UnavailableError("--cluster needs Dask", hint=install("cluster")) from None
     try:
-        client: Any = Client(scheduler, timeout=_SECONDS)
+        client = distributed.Client(scheduler, timeout=_SECONDS)
     except (OSError, ValueError, RuntimeError) as error:
         said = shorten(str(error), 80) or type(error).__name__
         raise UnavailableError(
@@ -120,11 +121,11 @@ def _on_cluster(files: Sequence[str], ask: Ask, scheduler: str) -> Iterator[Foun
             )
         running = client.map(_asked, list(files), ask=ask, pure=False)
         try:
-            for future in as_completed(running):
+            for future in distributed.as_completed(running):
                 found, (kind, message, hint) = _result(future)
                 if found is None:
-                    error = UnavailableError if kind == "UnavailableError" else InputError
-                    raise error(message, hint=hint)
+                    passing = kind == "UnavailableError"
+                    raise (UnavailableError if passing else InputError)(message, hint=hint)
                 yield found
         finally:
             client.cancel(running)

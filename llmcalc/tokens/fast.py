@@ -98,7 +98,7 @@ class Fast(Tokenizer):
         self.inner = inner
         self.name = name
         self.source = source
-        # the package numbers added tokens on from the last: where the file leaves gaps its ids count
+        # the package numbers added tokens on; where the file leaves gaps, its own ids count
         moved = {inner.token_to_id(token): i for token, i in (ids or {}).items()}
         self._there = {here: there for here, there in moved.items() if here != there}
         self._here = {there: here for here, there in self._there.items()}

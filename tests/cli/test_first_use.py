@@ -85,7 +85,7 @@ def test_a_grid_says_what_it_leaves_out(cli: Cli, monkeypatch: pytest.MonkeyPatc
         (("kvcache", "gpt2", "--ctx", "1,2"), "'1,2'"),
         (("kvcache", "gpt2", "--ctx", "5,,"), "'5,,'"),
         (("trace", "--toy", "--layers", "1,2"), "'1,2'"),
-        (("params", "https://example.com/openai-community/gpt2"), "example.com is not the hub"),
+        (("params", "https://example.com/openai-community/gpt2"), "no file that is read"),
         (("dtype", "q4_k_m"), "GGUF file type"),
         (("dtype", "q4_k_m", "--params", "8e9"), "GGUF file type"),
         (("trace", "--by-hand", '{"attention": {"X": [[1e200, 2], [3, 4]]}}'), "beyond float64"),

@@ -45,7 +45,7 @@ UNKNOWN = {"gptqmodel-vptq": "vptq"}
 """Methods whose layout is not described."""
 NOT_IN_THE_CONFIG = {
     "mlx-nvfp4-globalscale-moe": "a scale of each stack of experts, which its config does not name",
-    "mlx-predicate-skip-and-modes": "a predicate left the head alone, which MLX does not write down",
+    "mlx-predicate-skip-and-modes": "a predicate left the head alone, which is not written down",
     "modelopt-INT4_BLOCKWISE_WEIGHT_ONLY": "named like AWQ, and without AWQ's scales",
     "modelopt-INT8": "named like SmoothQuant, and without its scales",
 }

@@ -281,7 +281,7 @@ def logits_file(data: bytes) -> None:
 
 def corpus_lines(data: bytes) -> None:
     """Texts in JSON Lines."""
-    list(corpus.texts(placed(data, "c.jsonl"), "text"))
+    list(corpus.texts(io.BytesIO(data), "text", "c.jsonl"))
 
 
 def tensor_values(data: bytes) -> None:

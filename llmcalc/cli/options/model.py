@@ -126,7 +126,7 @@ TOKENS = ("--ctx", "--prompt", "--new", "--seq", "--max-tokens", "--truncate")
 
 def tokens_in(flag: str, text: str) -> int:
     """A number of tokens; a suffix is read as vLLM reads it, and said."""
-    from llmcalc.cli.output.said import say
+    from llmcalc.cli.said import say
 
     value, suffix = _named(flag, text, parse_tokens)
     if suffix:
@@ -156,8 +156,15 @@ class PredictOptions:
     ] = False
 
     def of(self, model: Model) -> Model:
-        """The model, with its modules where they are asked for."""
-        return dataclasses.replace(model, with_mtp=True) if self.with_mtp else model
+        """The model, with its modules where they are asked for, else with a word about them."""
+        if self.with_mtp:
+            return dataclasses.replace(model, with_mtp=True)
+        from llmcalc.families import predicts
+
+        if model.raw is None or not predicts(model.raw) or not model.is_described:
+            return model
+        said = model.anatomy.predicting_said
+        return dataclasses.replace(model, notes=(*model.notes, said)) if said else model
 
 
 @dataclass(frozen=True)

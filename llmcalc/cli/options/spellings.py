@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from llmcalc.cli.output.said import say
+from llmcalc.cli.said import say
 from llmcalc.engines.spellings import CELLS, KEYS, MEANS, SLOTS, UNIFIED, VALUES
 from llmcalc.errors import InputError
 

@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from llmcalc.cli.output.said import said
 from llmcalc.cli.output.view import View, to_csv, to_json, to_markdown, to_plain
+from llmcalc.cli.said import said
 from llmcalc.errors import InputError
 from llmcalc.text import safe
 

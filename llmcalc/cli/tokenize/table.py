@@ -472,5 +472,12 @@ def by_rule(tokenizer: Tokenizer, path: str, model: str) -> tuple[View, int]:
     note = "the overhead is OpenAI's published rule; the text that its models see is not published"
     columns = [Column("what", "what"), Column("n_tokens", "tokens", exact, right=True)]
     title = f"{exact(found.total)} tokens of {n} messages for {safe(model)}"
-    view = View("tokenize/1", title, columns, [r for r in rows if r["n_tokens"]], facts, [note])
+    view = View(
+        kind="tokenize/1",
+        title=title,
+        columns=columns,
+        rows=[row for row in rows if row["n_tokens"]],
+        facts=facts,
+        notes=[note],
+    )
     return view, found.total

@@ -1,8 +1,8 @@
 """Layers whose sizes a config overrides one by one (``per_layer_config``), for every family.
 
-The reference implementation builds such a layer from a config of its own. So does this: the model is
-described once as if no layer differed and once for each set of overrides, and every layer takes its
-parts from the description that is its own (transformers 5.24,
+The reference implementation builds such a layer from a config of its own. So does this: the model
+is described once as if no layer differed and once for each set of overrides, and every layer takes
+its parts from the description that is its own (transformers 5.24,
 ``integrations/heterogeneity/configuration_utils.py``).
 """
 
@@ -53,9 +53,10 @@ def resolved(c: Config, section: str | None, describe: Callable[[Config], Descri
         for key, value in change.values.items():
             alone = describe(_changed(c, section, {key: value}))
             if key not in SIZELESS and alone == plain:
+                first = change.layers[0]
                 raise ConfigError(
-                    f"{c.family}: {KEY} sets {shorten(key)} of layer {change.layers[0]}, and no rule"
-                    " here reads that layer by layer",
+                    f"{c.family}: {KEY} sets {shorten(key)} of layer {first}, and no rule reads"
+                    " that here, layer by layer",
                     hint="a checkpoint beside the config is counted by its own header",
                 )
     own = [(change, describe(_changed(c, section, change.values))) for change in changes]

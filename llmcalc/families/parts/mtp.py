@@ -95,9 +95,9 @@ def said(c: Config, parts: tuple[Part, ...]) -> str:
         return f"{what}, not in the total: what {c.family}'s hold is not known from the config"
     total = sum(int(w.params) for w in parts if isinstance(w, Weight) and w.counted)
     copies = sum(int(w.params) for w in parts if isinstance(w, Weight) and w.role == "mtp.copy")
-    held = "a layer, a matrix 2d to d and three norms"
+    held = "a layer, a matrix 2d to d, three norms"
     held += f", copies of embedding and head ({copies:,})" if copies else ""
-    return f"{what}, not in the total: {held}, {total:,} parameters (--with-mtp counts them)"
+    return f"{what}, not in the total: {total:,} parameters ({held}); --with-mtp counts them"
 
 
 def module(c: Config, whole: Anatomy) -> tuple[Part, ...]:
