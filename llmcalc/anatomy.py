@@ -224,6 +224,8 @@ class State:
     width: Dim
     dtype: str | None = None
     """A fixed dtype; None is the cache's own."""
+    always: bool = False
+    """Whether every engine keeps it in that dtype, whatever it is told of others."""
 
     @property
     def size(self) -> Dim:

@@ -1,12 +1,13 @@
 """Engines: one module each, found by name and version.
 
 >>> choose("vllm@0.10").rules.name
-'vLLM 0.9 to 0.15 (V1): one batch in flight, groups merge under 1.25'
+'vLLM 0.9 to 0.11 (V1): one batch in flight, groups of the smaller count'
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -86,7 +87,10 @@ def version_of(name: str) -> Version | None:
     parts = text.removeprefix("v").split(".")
     if not all(p.isdigit() and len(p) < 6 for p in parts[:2]) or not parts[0]:
         raise InputError(f"--engine {name!r}: {text!r} is not a version such as 0.10")
-    return int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+    # 0.20.2, and 0.20.2rc1 too
+    third = re.match(r"\d{1,5}", parts[2]) if len(parts) > 2 else None
+    numbers = [int(p) for p in parts[:2]] + ([int(third[0])] if third else [])
+    return tuple(numbers if len(numbers) > 1 else [*numbers, 0])
 
 
 def known_rules() -> list[tuple[str, Rules]]:

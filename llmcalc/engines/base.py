@@ -14,7 +14,8 @@ from llmcalc.anatomy import Anatomy
 from llmcalc.engines.cache import Cache, Load
 from llmcalc.formats.element import DType, dtype
 
-Version = tuple[int, int]
+Version = tuple[int, ...]
+"""The numbers of a version; of a row's end as many count as it has."""
 CacheRule = Callable[[Anatomy, Load], Cache]
 
 GIB = 2**30
@@ -62,6 +63,8 @@ class Need:
     sequences: int
     visible: int
     max_context: int
+    device: str = ""
+    """Its name, in small letters; empty where only its memory is known."""
 
 
 WorkingRule = Callable[[Need], list[Part]]
@@ -98,6 +101,8 @@ class Rules:
     evidence: str | None = None
     copies: Callable[[Need], int] = no_copies
     copies_why: str = ""
+    padded: Callable[[Anatomy, int], tuple[int, int] | None] | None = None
+    """Bytes that this engine adds to MXFP4 experts on one of so many ranks, least and most."""
     utilization: float = 1.0
     of_the_rest: bool = False
     prints: Callable[[int, Cache, int], int | None] | None = None
@@ -108,7 +113,7 @@ class Rules:
         if self.since is None and self.until is None:
             return False
         after = self.since is None or version >= self.since
-        return after and (self.until is None or version <= self.until)
+        return after and (self.until is None or version[: len(self.until)] <= self.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +181,10 @@ class Engine:
         ("weights in fp8", "fp8"),
         ("weights in 4 bits (awq)", "awq"),
     )
+    default_sequences: Callable[[str, int], int] | None = None
+    """Sequences at a time where none are named, by a device's name and its memory."""
+    default_batch: Callable[[str, int, Version | None], int] | None = None
+    """Tokens of a batch where none are named, by device and version."""
     sampling: Sampling | None = None
     oldest: Version | None = None
 

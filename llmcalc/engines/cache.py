@@ -30,11 +30,16 @@ class Load:
     tp: int = 1
     static: bool = False
     block_size: int | None = None
-    batched_tokens: int = 8192
+    batched_tokens: int | None = None
+    """Tokens of a batch at most; None is what the engine takes by default."""
+    graphs: bool = True
+    """Whether CUDA graphs are captured."""
     in_flight: int | None = None
     """Batches that are under way at a time; None is what the engine's version does."""
     prefix_caching: bool = True
     speculative: int = 0
+    hybrid: bool = True
+    """Whether vLLM's manager of several groups is on: without it windows hold every token."""
     ubatch: int = 512
     unified: bool = False
     swa_full: bool = False
@@ -138,7 +143,8 @@ def state_size(
             else state.width
         )
         kind = dtype(state.dtype) if state.dtype else load.state_dtype
-        kind = recurrent if recurrent is not None and state.kind == "recurrent" else kind
+        if recurrent is not None and state.kind == "recurrent" and not state.always:
+            kind = recurrent
         sizes.append(state.channels * width * kind.size)
     return total(sizes)
 

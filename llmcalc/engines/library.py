@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from llmcalc.engines.base import GIB, Need, Part, estimated
 
 CONTEXT = (int(0.4 * GIB), int(0.25 * GIB), GIB)
@@ -9,9 +11,11 @@ CONTEXT = (int(0.4 * GIB), int(0.25 * GIB), GIB)
 CONTEXT_WHY = "300 to 1,000 MiB by CUDA version"
 
 
-def cuda_context() -> Part:
-    """What a process takes on a device before it allocates anything."""
-    return estimated("CUDA context", CONTEXT, CONTEXT_WHY)
+def cuda_context(need: Need) -> list[Part]:
+    """What a process takes on a device before it allocates anything; Apple's have none."""
+    if re.match(r"m\d", need.device):
+        return []
+    return [estimated("CUDA context", CONTEXT, CONTEXT_WHY)]
 
 
 def working(need: Need) -> list[Part]:
@@ -21,4 +25,4 @@ def working(need: Need) -> list[Part]:
     """
     logits = 4 * need.anatomy.vocab * int(need.load.batch)
     why = "one row of float32 per sequence; a prefill may keep more"
-    return [estimated("logits", (logits, logits, 4 * logits), why), cuda_context()]
+    return [estimated("logits", (logits, logits, 4 * logits), why), *cuda_context(need)]

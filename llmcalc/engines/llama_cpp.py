@@ -193,7 +193,7 @@ def working(need: Need) -> list[Part]:
     anatomy = need.anatomy
     buffer = 4 * need.load.ubatch * (anatomy.vocab + anatomy.d_model)
     why = "4·n_ubatch·(V + d), the last layer's; attention without flash needs more"
-    return [estimated("compute buffer", (buffer, buffer, 2 * buffer), why), cuda_context()]
+    return [estimated("compute buffer", (buffer, buffer, 2 * buffer), why), *cuda_context(need)]
 
 
 OPTIONS = {

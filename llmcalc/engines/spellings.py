@@ -22,6 +22,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--quantization": "--weights",
         "--mamba-ssm-cache-dtype": "--ssm-dtype",
         "--no-enable-prefix-caching": "--no-prefix-caching",
+        "--disable-hybrid-kv-cache-manager": "--no-hybrid",
     },
     "sglang": {
         "--context-length": "--ctx",
@@ -50,6 +51,8 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
 }
 """Engine to its own words, each with the option that they mean here."""
 
+FLAGS = ("--no-prefix-caching", "--no-hybrid", "--unified")
+"""Options here that take no value."""
 KEYS = ("-ctk", "--cache-type-k")
 VALUES = ("-ctv", "--cache-type-v")
 CELLS = ("-c", "--ctx-size")

@@ -87,7 +87,7 @@ def kimi_delta(c: Config, layers: Layers, own: dict[str, Any]) -> Parts:
     yield tensor(f"{p}.dt_bias", (q,), "state", "ssm.dt", layers)
     yield tensor(f"{p}.A_log", (1, 1, heads, 1), "state", "ssm.a", layers)
     yield from linear(f"{p}.b_proj", heads, d, "ssm.in", layers)
-    yield from delta_state(layers, 3 * q, width, heads, d_h, d_h)
+    yield from delta_state(layers, 3 * q, width, heads, d_h, d_h, always=True)
     yield from linear(f"{p}.g_a_proj", d_h, d, "attn.gate", layers)
     yield from linear(f"{p}.g_b_proj", q, d_h, "attn.gate", layers)
     yield from norm(f"{p}.o_norm", d_h, layers, role="ssm.norm")

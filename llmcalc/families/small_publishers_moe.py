@@ -73,7 +73,7 @@ def bailing_hybrid(c: Config) -> Parts:
         yield tensor(f"{p}.dt_bias", (q,), "state", "ssm.dt", linear_layers)
         for name, out, role in (("f", q, "ssm.dt"), ("b", heads, "ssm.in"), ("g", q, "attn.gate")):
             yield from linear(f"{p}.{name}_proj", out, d, role, linear_layers)
-        yield from delta_state(linear_layers, 3 * q, width, heads, d_h, d_h)
+        yield from delta_state(linear_layers, 3 * q, width, heads, d_h, d_h, always=True)
         yield from norm(f"{p}.o_norm", d_h, linear_layers, role="ssm.norm")
         yield from linear(f"{p}.dense", d, q, "attn.o", linear_layers)
     if full.indices:

@@ -42,6 +42,10 @@ class Ask:
     tp: int = 1
     pp: int = 1
     sequences: int = 1024
+    device: str = ""
+    """Its name, in small letters; empty where only its memory is known."""
+    mxfp4: bool = False
+    """Whether its experts are published in MXFP4, which engines lay out in their own way."""
     whole: Anatomy | None = None
     """The model that ``anatomy`` is a stage of."""
 
@@ -93,6 +97,7 @@ def ask_for(
     weights: str | None = None,
     utilization: float | None = None,
     sequences: int | None = None,
+    device: str = "",
 ) -> Ask:
     """The question of a model on ``count`` devices, ``pp`` stages of them, each of ``visible``
     bytes.
@@ -118,6 +123,12 @@ def ask_for(
     if model.header is not None and model.header.format not in chosen.engine.reads:
         model = replace(model, header=None)
     stages = count if chosen.engine.by_layers else pp
+    device = device.lower()
+    if chosen.engine.default_batch is not None and load.batched_tokens is None:
+        usual_batch = chosen.engine.default_batch(device, visible, chosen.version)
+        load = replace(load, batched_tokens=usual_batch)
+    if sequences is None and chosen.engine.default_sequences is not None:
+        sequences = chosen.engine.default_sequences(device, visible)
     usual = chosen.rules.utilization
     return Ask(
         anatomy=model.anatomy,
@@ -130,6 +141,8 @@ def ask_for(
         tp=count // stages,
         pp=stages,
         sequences=sequences or 1024,
+        device=device,
+        mxfp4=weights is None and (model.quantisation or {}).get("quant_method") == "mxfp4",
     )
 
 
@@ -193,6 +206,7 @@ def _need(ask: Ask) -> Need:
         sequences=ask.sequences,
         visible=ask.visible,
         max_context=ask.max_context,
+        device=ask.device,
     )
 
 
@@ -210,6 +224,11 @@ def weights_part(ask: Ask) -> Part:
     if rules.copies_why:
         n = n + Dim(copies, "rotary_bytes")
         why += f", {rules.copies_why}"
+    more = rules.padded(ask.anatomy, ask.tp) if rules.padded is not None and ask.mxfp4 else None
+    if more is not None:
+        why += "; MXFP4 experts as its backend pads them: Marlin, at least FlashInfer CUTLASS"
+        low, high = int(n) + more[0], int(n) + more[1]
+        return Part(name="weights", n_bytes=Dim(high), low=low, high=high, why=why)
     towers = [w for w in ask.anatomy.weights if w.tower and w.stored]
     if ask.tp == 1 or not towers:
         return counted("weights", n, why)

@@ -26,11 +26,13 @@ class Settings:
     ``block_size`` is tokens per page; ``batched_tokens`` and ``in_flight`` are vLLM's
     ``max_num_batched_tokens`` and batches under way, which windows must survive; ``speculative``
     are its draft tokens, which states keep room for, and ``ssm_dtype`` their format; ``ubatch`` is
-    llama.cpp's ``n_ubatch``, added to windows; ``static`` is transformers' ``StaticCache``.
+    llama.cpp's ``n_ubatch``, added to windows; ``enforce_eager`` captures no graphs and
+    ``no_hybrid`` is vLLM without its manager of several groups; ``static`` is transformers'
+    ``StaticCache``.
     """
 
     block_size: int | None = None
-    batched_tokens: int = 8192
+    batched_tokens: int | None = None
     in_flight: int | None = None
     no_prefix_caching: bool = False
     speculative: int = 0
@@ -39,6 +41,8 @@ class Settings:
     unified: bool = False
     swa_full: bool = False
     no_flash_attention: bool = False
+    enforce_eager: bool = False
+    no_hybrid: bool = False
     static: bool = False
 
     def check(self, engine: str) -> None:
@@ -107,6 +111,8 @@ def load_for(
         unified=settings.unified,
         swa_full=settings.swa_full,
         flash_attention=not settings.no_flash_attention,
+        graphs=not settings.enforce_eager,
+        hybrid=not settings.no_hybrid,
     )
 
 

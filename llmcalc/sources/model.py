@@ -182,8 +182,8 @@ class Model:
                 f"{self.name}: no module of multi-token prediction is known for it",
                 hint="a checkpoint's header counts all its tensors: llmcalc params FILE",
             )
-        parts = (*whole.parts, *whole.predicting)
-        return replace(whole, parts=parts, notes=(*whole.notes, "with multi-token prediction"))
+        parts, said = (*whole.parts, *whole.predicting), "with multi-token prediction"
+        return replace(whole, parts=parts, notes=(*whole.notes, said), predicting=())
 
     def _anatomy(self) -> Anatomy:
         if self.described is not None:

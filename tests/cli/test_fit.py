@@ -65,9 +65,8 @@ def test_the_fewest_devices_fit(cli: Cli) -> None:
     question = ("llama-3.1-70b", "--device", "h100", "--ctx", 8192, "--engine", "vllm")
     code, found = asked(cli, *question, "--count", 1)
     fewest = found["facts"]["min_count"]
-    assert (
-        code == 1 and fewest == 4
-    )  # 141 GB of weights: two H100s hold them with no room for the rest
+    # 141 GB of weights: logs of a 72B model on two H100s show 3.04 GiB of pool, too close to call
+    assert code == 1 and fewest == 4
     assert asked(cli, *question, "--count", fewest)[0] == 0
     assert asked(cli, *question, "--count", fewest // 2)[0] == 1
 

@@ -65,7 +65,7 @@ class DeviceOptions:
         int | None,
         typer.Option(
             "--max-seqs",
-            help="vLLM's max_num_seqs, which its sampling buffers follow; default 1024.",
+            help="vLLM's max_num_seqs, which its sampling buffers follow; default: by the device.",
         ),
     ] = None
     gpu_layers: Annotated[
@@ -145,6 +145,7 @@ def ask_of(
         weights=devices.weights,
         utilization=devices.utilization,
         sequences=devices.max_seqs,
+        device="" if device.source == "--device-memory" else device.name,
     )
 
 

@@ -67,11 +67,13 @@ class EngineOptions:
         typer.Option("--block-size", help="Tokens per page (vLLM, SGLang, TensorRT-LLM)."),
     ] = None
     batched_tokens: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--batched-tokens", help="vLLM's max_num_batched_tokens, which windows must survive."
+            "--batched-tokens",
+            help="vLLM's max_num_batched_tokens, which windows must survive; default: 8192, in fit"
+            " by the device.",
         ),
-    ] = 8192
+    ] = None
     in_flight: Annotated[
         int | None,
         typer.Option(
@@ -104,6 +106,16 @@ class EngineOptions:
     ] = False
     no_flash_attention: Annotated[
         bool, typer.Option("--no-flash-attention", help="llama.cpp without flash attention.")
+    ] = False
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="vLLM without CUDA graphs.")
+    ] = False
+    no_hybrid: Annotated[
+        bool,
+        typer.Option(
+            "--no-hybrid",
+            help="vLLM's --disable-hybrid-kv-cache-manager: windows hold every token.",
+        ),
     ] = False
     static: Annotated[
         bool, typer.Option("--static", help="transformers: StaticCache of --ctx tokens.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from llmcalc.cli.said import say
-from llmcalc.engines.spellings import CELLS, KEYS, MEANS, SLOTS, UNIFIED, VALUES
+from llmcalc.engines.spellings import CELLS, FLAGS, KEYS, MEANS, SLOTS, UNIFIED, VALUES
 from llmcalc.errors import InputError
 
 COMMANDS = ("kvcache", "fit", "speed")
@@ -30,10 +30,7 @@ def in_our_words(argv: Sequence[str]) -> list[str]:
         if option is None:
             words.append(word)
             continue
-        if name in UNIFIED:
-            words.append(option)
-            continue
-        if option == "--no-prefix-caching":
+        if option in FLAGS:
             words.append(option)
             continue
         if not equals:

@@ -20,12 +20,14 @@ class PoolRules:
     """What changed between versions.
 
     ``in_flight`` are the batches that a window must survive; groups of layers take the larger size
-    while ``largest · merge[1] < smallest · merge[0]``.
+    while ``largest · merge[1] < smallest · merge[0]``. To 0.11 they took the smaller one always.
     """
 
     name: str
     in_flight: int
     merge: tuple[int, int]
+    latent: int = 64
+    """Tokens that blocks of latent attention beside states are a multiple of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Spec:
         return Dim(self.padded) if self.padded is not None else self.token * self.block
 
 
+USUAL = 8192
+"""Tokens of a batch on large devices, where none is named."""
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "fp8_ds_mla")
 
 
@@ -75,8 +79,13 @@ def pool(anatomy: Anatomy, load: Load, rules: PoolRules) -> Cache:
     _check(anatomy, load)
     if load.in_flight is None:
         load = replace(load, in_flight=rules.in_flight)
-    mixers = [shared_heads(m, load.tp) for m in anatomy.mixers if m.kind not in ("none", "shared")]
-    specs = _specs(mixers, load)
+    held = [m for m in anatomy.mixers if m.kind not in ("none", "shared")]
+    if load.speculative:  # what guesses has attention of its own, in the same pool
+        held += [p for p in anatomy.predicting if isinstance(p, Mixer)]
+    if not load.hybrid:
+        held = [replace(m, window=None, chunked=False) for m in held]
+    mixers = [shared_heads(m, load.tp) for m in held]
+    specs = _specs(mixers, load, rules)
     if not specs:
         return Cache(
             engine="vllm",
@@ -118,7 +127,7 @@ def pool(anatomy: Anatomy, load: Load, rules: PoolRules) -> Cache:
     )
 
 
-def _specs(mixers: list[Mixer], load: Load) -> list[Spec]:
+def _specs(mixers: list[Mixer], load: Load, rules: PoolRules) -> list[Spec]:
     block = load.block_size or _default_block(mixers)
     specs: list[Spec] = []
     for m in mixers:
@@ -135,7 +144,7 @@ def _specs(mixers: list[Mixer], load: Load) -> list[Spec]:
         # no attention: one block holds a sequence of any length (MambaSpec, kv_cache_interface.py)
         page = max(int(_state(m, load)) for m in states)
         return [_recurrent(m, int(load.context), page, load) for m in states]
-    return _with_states(specs, states, load)
+    return _with_states(specs, states, load, rules)
 
 
 def _default_block(mixers: list[Mixer]) -> int:
@@ -184,7 +193,7 @@ def _blocks(m: Mixer, load: Load, block: int) -> Dim:
         )
     if m.window is None:
         return ceil_div(load.context, block)
-    flying = Dim((load.in_flight or 1) * load.batched_tokens, "tokens_in_flight")
+    flying = Dim((load.in_flight or 1) * (load.batched_tokens or USUAL), "tokens_in_flight")
     # kv_cache_interface.py, 0.33: ChunkedLocalAttentionSpec, then SlidingWindowSpec
     if m.chunked:
         return ceil_div(least(m.window + flying, load.context), block)
@@ -203,13 +212,16 @@ def _state(m: Mixer, load: Load) -> Dim:
     return state_size(m, load, True, load.ssm_dtype or load.state_dtype)
 
 
-def _with_states(specs: list[Spec], states: list[Mixer], load: Load) -> list[Spec]:
+def _with_states(
+    specs: list[Spec], states: list[Mixer], load: Load, rules: PoolRules
+) -> list[Spec]:
     """Hybrids: attention pages grow until they hold a state, and the state's page is padded to
     theirs.
     """
     # platforms/interface.py since 0.20, model_executor/models/config.py before
     per_token = max(int(s.token) for s in specs)
-    least_block = max(specs[0].block, 128 if any(s.kind == "latent" for s in specs) else 16)
+    latent = any(s.kind == "latent" for s in specs)
+    least_block = max(specs[0].block, rules.latent if latent else 16)
     largest = max(int(_state(m, load)) for m in states)
     block = least_block * -(-largest // (least_block * per_token))
     page = per_token * block

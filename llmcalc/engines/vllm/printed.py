@@ -17,6 +17,12 @@ def concurrency(memory: int, cache: Cache) -> float | None:
     return blocks / int(each) if blocks is not None and each else None
 
 
+def tokens_by_concurrency(memory: int, cache: Cache, context: int) -> int | None:
+    """Tokens as printed since 0.20.2: concurrency times the context, whole ones."""
+    blocks, each = blocks_in(memory, cache), cache.facts.get("blocks_per_sequence")
+    return blocks * context // int(each) if blocks is not None and each else None
+
+
 def tokens_of_blocks(memory: int, cache: Cache, context: int) -> int | None:
     """Tokens as printed to 0.20: the blocks shared by the groups, in tokens of one block."""
     blocks, groups = blocks_in(memory, cache), cache.facts.get("groups")
