@@ -240,6 +240,7 @@ class Loaded:
             weights=weights,
             utilization=utilization,
             sequences=max_seqs,
+            device=device or "",
         )
         return fit(ask)
 

@@ -7,6 +7,7 @@ nothing outside of this package tests an engine's name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -65,6 +66,12 @@ class Need:
     max_context: int
     device: str = ""
     """Its name, in small letters; empty where only its memory is known."""
+    utilization: float = 1.0
+
+
+def is_unified(device: str) -> bool:
+    """Whether the device shares its memory with the processor: NVIDIA's GB10."""
+    return re.search(r"gb10|dgx-spark|spark", device) is not None
 
 
 WorkingRule = Callable[[Need], list[Part]]
@@ -185,6 +192,10 @@ class Engine:
     """Sequences at a time where none are named, by a device's name and its memory."""
     default_batch: Callable[[str, int, Version | None], int] | None = None
     """Tokens of a batch where none are named, by device and version."""
+    default_utilization: Callable[[int, int], float] | None = None
+    """The share where none is named and no row has one, by a device's memory and the ranks."""
+    wants_its_share_free: bool = False
+    """It does not start where others hold some of its share (vLLM's check at start-up)."""
     sampling: Sampling | None = None
     oldest: Version | None = None
 

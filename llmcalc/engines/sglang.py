@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from llmcalc.anatomy import Anatomy
 from llmcalc.dims import Dim, round_up
-from llmcalc.engines.base import GIB, Engine, Need, Part, Rules, estimated, half_precision
+from llmcalc.engines.base import (
+    GIB,
+    Engine,
+    Need,
+    Part,
+    Rules,
+    estimated,
+    half_precision,
+    is_unified,
+)
 from llmcalc.engines.cache import (
     Cache,
     Load,
@@ -68,34 +77,41 @@ def pools(anatomy: Anatomy, load: Load) -> Cache:
     return gathered("sglang", RULES, rows, tokens, notes)
 
 
-def _reserve(visible: int, tp: int) -> float:
-    """MiB that SGLang leaves outside weights and pools: activations, graphs, chunks (kv pool
-    configurator, 0.5.23).
+_BY_MEMORY = (
+    (20, 2048, 8, 8),
+    (35, 2048, 24, 80),
+    (60, 4096, 32, 160),
+    (160, 8192, 256, 512),
+)
+"""Below so many GiB: a chunk's tokens, and sequences of the largest graph to 3 ranks and from 4."""
+
+
+def default_utilization(visible: int, ranks: int) -> float:
+    """SGLang's ``mem_fraction_static`` where none is named (server_args.py, 0.5.5 to 0.5.20).
+
+    ``(mem - reserve) / mem``, reserve = 512 MiB + 1.5 MiB per token of a chunk + 2 MiB per sequence
+    of the largest graph + 128 MiB per rank, 10 GiB at least on devices above 60.
     """
     gib = visible / GIB
-    chunk = 2048 if gib < 20 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
-    graphs = (
-        8
-        if gib < 20
-        else (
-            (48 if tp < 4 else 160)
-            if gib < 35
-            else (32 if tp < 4 else 160)
-            if gib < 60
-            else 256
-            if tp < 4
-            else 512
-        )
-    )
-    reserved = 512 + 1.5 * max(chunk, 2048) + tp / 8 * 1024 + 2 * graphs
-    return max(reserved, 10240) if gib > 60 else reserved
+    row = next((r for r in _BY_MEMORY if gib < r[0]), (0, 16384, 512, 512))
+    chunk, graph = row[1], row[2] if ranks < 4 else row[3]
+    reserve = 512 + 3 * chunk // 2 + 2 * graph + 128 * ranks
+    if gib > 60:
+        reserve = max(reserve, 10240)
+    mebibytes = visible / 2**20
+    return max(0.01, round((mebibytes - reserve) / mebibytes, 3))
 
 
 def working(need: Need) -> list[Part]:
-    """What ``mem_fraction_static`` leaves outside weights and pools by default."""
-    reserve = int(_reserve(need.visible, need.ranks) * 2**20)
-    span = (reserve, reserve, reserve + GIB)
-    return [estimated("reserve", span, "mem_fraction_static's default of 0.5.23")]
+    """The fraction of what is taken before the weights are loaded; nothing else is subtracted."""
+    middle, low, high, why = 0.5, 0.3, 0.9, "26 start-up logs of 0.5 on 6 kinds of device"
+    if need.ranks > 1:
+        middle, high = 0.7, 2.6
+    if is_unified(need.device):
+        middle, low, high = 8.3, 1.0, 12.0
+    share = need.utilization * GIB
+    span = (int(middle * share), int(low * share), int(high * share))
+    return [estimated("context, NCCL", span, f"the fraction of what is taken before; {why}")]
 
 
 ENGINE = Engine(
@@ -110,6 +126,7 @@ ENGINE = Engine(
             working=working,
         ),
     ),
+    default_utilization=default_utilization,
     options={"block_size": "--page-size"},
     cache_dtype=half_precision("sglang"),
 )

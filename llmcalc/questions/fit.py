@@ -20,8 +20,24 @@ from llmcalc.parallel import check_degree, stage
 from llmcalc.questions.kvcache import keeps_something
 from llmcalc.questions.weights import format_of
 from llmcalc.sources.model import Model
+from llmcalc.units import size as size_of
 
 Verdict = Literal["yes", "no", "unsure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a log says of this start, in place of a term: bytes of a rank, None where it says none.
+
+    ``used`` are what other programs hold of a device.
+    """
+
+    weights: int | None = None
+    pool: int | None = None
+    used: int = 0
+
+
+NOTHING_MEASURED = Measured()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,7 @@ class Ask:
     """Its name, in small letters; empty where only its memory is known."""
     mxfp4: bool = False
     """Whether its experts are published in MXFP4, which engines lay out in their own way."""
+    measured: Measured = NOTHING_MEASURED
     whole: Anatomy | None = None
     """The model that ``anatomy`` is a stage of."""
 
@@ -75,12 +92,16 @@ class Plan:
 
     known: bool = True
     """Whether more than the weights is known."""
+    starts: bool = True
+    """Whether the engine starts beside what others hold."""
 
     @property
     def verdict(self) -> Verdict:
         """Yes and no where every estimate agrees, unsure between them."""
         if not self.known:
             return "no" if self.pool_high < 0 else "unsure"
+        if not self.starts:
+            return "no"
         if self.need <= self.pool_low:
             return "yes"
         return "no" if self.need > self.pool_high else "unsure"
@@ -98,6 +119,7 @@ def ask_for(
     utilization: float | None = None,
     sequences: int | None = None,
     device: str = "",
+    measured: Measured = NOTHING_MEASURED,
 ) -> Ask:
     """The question of a model on ``count`` devices, ``pp`` stages of them, each of ``visible``
     bytes.
@@ -130,6 +152,9 @@ def ask_for(
     if sequences is None and chosen.engine.default_sequences is not None:
         sequences = chosen.engine.default_sequences(device, visible)
     usual = chosen.rules.utilization
+    if chosen.engine.default_utilization is not None:
+        usual = chosen.engine.default_utilization(visible, count)
+    _check_measured(measured, visible, chosen)
     return Ask(
         anatomy=model.anatomy,
         load=load,
@@ -142,8 +167,19 @@ def ask_for(
         pp=stages,
         sequences=sequences or 1024,
         device=device,
+        measured=measured,
         mxfp4=weights is None and (model.quantisation or {}).get("quant_method") == "mxfp4",
     )
+
+
+def _check_measured(measured: Measured, visible: int, chosen: Chosen) -> None:
+    if measured.used >= visible:
+        raise InputError(f"--used is {size_of(measured.used)}, and the device has no more")
+    if chosen.engine.by_layers and (measured.weights, measured.pool) != (None, None):
+        raise InputError(
+            f"{chosen.engine.name} has no pool: --weights-measured and --pool-measured are of"
+            " engines that share one"
+        )
 
 
 def fit(ask: Ask) -> Plan:
@@ -167,15 +203,48 @@ def _rank(ask: Ask) -> Plan:
     cache = rules.cache(ask.anatomy, load)
     usable = ask.visible if rules.of_the_rest else int(ask.visible * ask.utilization)
     share = ask.utilization if rules.of_the_rest else 1.0
+    usable, starts, said = _beside_others(ask, chosen, usable)
+    if ask.measured.pool is not None:
+        parts = [parts[0], _rest(usable - parts[0].n_bytes - int(ask.measured.pool / share))]
     return Plan(
         parts=tuple(parts),
         usable=usable,
         cache=cache,
         pool_low=left(usable, sum(p.high for p in parts), share),
         pool_high=left(usable, sum(p.low for p in parts), share),
-        notes=tuple(n for n in (*cache.notes, chosen.note) if n),
+        notes=tuple(n for n in (*cache.notes, chosen.note, said) if n),
         share=share,
+        starts=starts,
     )
+
+
+def _beside_others(ask: Ask, chosen: Chosen, usable: int) -> tuple[int, bool, str]:
+    """What is usable beside what others hold, whether the engine starts, and what to say."""
+    used, name = ask.measured.used, chosen.engine.name
+    if not used:
+        return usable, True, ""
+    if not chosen.engine.wants_its_share_free:
+        return usable - used, True, f"{size_of(used)} of the device are taken by others (--used)"
+    free = ask.visible - used
+    if usable <= free:
+        return usable, True, f"{name} counts its share of all: what others hold lies outside of it"
+    most = int(100 * free / ask.visible) / 100
+    return (
+        usable,
+        False,
+        f"{name} does not start: its share is {size_of(usable)} and {size_of(free)} are free;"
+        f" --utilization {most:g} at most",
+    )
+
+
+def _rest(n_bytes: int) -> Part:
+    """All that a measured pool leaves beside the weights."""
+    if n_bytes < 0:
+        raise InputError(
+            f"--pool-measured and the weights are {size_of(-n_bytes)} more than what is usable",
+            hint="give the log's --utilization, and its weights with --weights-measured",
+        )
+    return counted("the rest", Dim(n_bytes), "what the measured pool leaves of the usable")
 
 
 def _weights_alone(ask: Ask) -> Plan:
@@ -207,6 +276,7 @@ def _need(ask: Ask) -> Need:
         visible=ask.visible,
         max_context=ask.max_context,
         device=ask.device,
+        utilization=ask.utilization,
     )
 
 
@@ -217,6 +287,8 @@ def left(usable: int, held: int, share: float) -> int:
 
 def weights_part(ask: Ask) -> Part:
     """Weights of one device: a checkpoint as stored, else every tensor in the format asked for."""
+    if ask.measured.weights is not None:
+        return counted("weights", Dim(ask.measured.weights), "as measured (--weights-measured)")
     rules = choose(ask.engine).rules
     n: Dim = stored_bytes(ask.anatomy, ask.weights, ask.tp)
     why = _said(ask)

@@ -14,7 +14,7 @@ from llmcalc.errors import InputError
 from llmcalc.formats.element import dtype
 from llmcalc.formats.stored import Packed, Plain, Published, named
 from llmcalc.parallel import check_degree, fewer_experts, stage
-from llmcalc.questions.fit import Ask, fit, weights_part
+from llmcalc.questions.fit import Ask, Measured, fit, weights_part
 from llmcalc.questions.kvcache import largest
 
 LONGEST, MOST_SEQUENCES, MOST_DEVICES = 2**24, 2**20, 64
@@ -53,15 +53,24 @@ def fewest(ask: Ask, n_layers: int) -> Change | None:
     them.
     """
     by_layers = choose(ask.engine).engine.by_layers
+    unmeasured = _unmeasured(ask)
     for n in (2**i for i in range(MOST_DEVICES.bit_length())):
         for pp in (2**i for i in range(n.bit_length())):
             tp = n // pp
             if pp > n_layers or (pp > 1 and tp > 8) or (by_layers and tp > 1):
                 continue
-            left = left_over(replace(ask, tp=tp, pp=pp))
+            same = (tp, pp) == (ask.tp, ask.pp)
+            left = left_over(replace(ask if same else unmeasured, tp=tp, pp=pp))
             if left is not None:
                 return Change("devices", n, left, f"tensor {tp} x pipeline {pp}" if pp > 1 else "")
     return None
+
+
+def _unmeasured(ask: Ask) -> Ask:
+    """The question without what was measured of another layout or format; what others hold
+    stays.
+    """
+    return replace(ask, measured=Measured(used=ask.measured.used))
 
 
 def longest(ask: Ask) -> Change | None:
@@ -94,9 +103,10 @@ def narrower(ask: Ask) -> list[Change]:
     )
     tries = [(f"cache in {narrow.name}", replace(ask, load=load))]
     formats = [(text, named(form, wide)) for text, form in engine.narrow_weights]
-    tries += [(text, replace(ask, weights=form)) for text, form in formats]
+    bare = _unmeasured(ask)
+    tries += [(text, replace(bare, weights=form)) for text, form in formats]
     for text, form in formats:
-        both = replace(ask, weights=form, load=load)
+        both = replace(bare, weights=form, load=load)
         tries.append((f"{text}, cache in {narrow.name}", both))
     lefts = [(text, left_over(changed)) for text, changed in tries]
     return [Change("format", text, left) for text, left in lefts if left is not None]
@@ -109,7 +119,7 @@ def degrees(ask: Ask, n_layers: int) -> dict[str, dict[int, int]]:
     ``tensor`` divides heads and matrices, ``pipeline`` layers; ``expert`` gives every device whole
     experts, and all of what is no expert.
     """
-    whole = replace(ask, tp=1, pp=1)
+    whole = replace(_unmeasured(ask), tp=1, pp=1)
     tensor = {
         tp: _weights(replace(whole, tp=tp))
         for tp in range(1, MOST_DEVICES + 1)

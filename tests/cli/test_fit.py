@@ -414,3 +414,59 @@ def test_auto_asks_torch_where_the_driver_s_tool_is_not_there(
         "facts"
     ]
     assert facts["fits"] and facts["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "weights", "pool"),
+    [
+        # SGLang 0.5 start-up logs, public: "Load weight end ... mem usage", K and V sizes
+        (("qwen2.5-1.5b", "--device", "l40s", "--utilization", 0.85), "3.03GiB", 34.38),
+        (("gemma-4-12b", "--device", "gb10", "--utilization", 0.72), "24.35GiB", 55.86),
+        (
+            ("gemma-4-31b", "--device", "rtx-3090", "--count", 2, "--utilization", 0.85),
+            "11.07GiB",
+            8.32,
+        ),
+        (
+            ("gemma-4-31b", "--device", "rtx-3090", "--count", 2, "--utilization", 0.92),
+            "11.07GiB",
+            9.92,
+        ),
+    ],
+)
+def test_sglang_takes_its_fraction_of_what_was_free(
+    cli: Cli, words: tuple[object, ...], weights: str, pool: float
+) -> None:
+    asking = (*words, "--engine", "sglang", "--ctx", 4096, "--weights-measured", weights)
+    facts = asked(cli, *asking)[1]["facts"]
+    slack = 0.015 * GIB  # three prints of hundredths
+    assert facts["pool_low_bytes"] - slack <= pool * GIB <= facts["pool_high_bytes"] + slack
+
+
+def test_measured_values_carry_through(cli: Cli) -> None:
+    """A pool that a log prints gives its tokens: bytes over 2·L·n_kv·d_h·b."""
+    question = ("llama-3-8b", "--device", "a100-80gb", "--ctx", 8192, "--engine", "vllm@0.18")
+    measured = ("--weights-measured", "14.99GiB", "--pool-measured", "8GiB")
+    facts = asked(cli, *question, *measured)[1]["facts"]
+    assert facts["pool_low_bytes"] == facts["pool_high_bytes"] == facts["pool_bytes"] == 2**33
+    assert facts["pool_tokens"] == 2**33 // (32 * 2 * 8 * 128 * 2)
+    ran = cli("fit", *question, "--pool-measured", "70GiB")
+    assert ran.code == 2 and "more than what is usable" in ran.err
+
+
+def test_others_on_the_device(cli: Cli) -> None:
+    """vLLM wants its whole share free ("Free memory on device ... is less than desired GPU memory
+    utilization"); llama.cpp takes what is left.
+    """
+    question = ("llama-3-8b", "--device", "l40s", "--ctx", 8192)
+    code, found = asked(cli, *question, "--engine", "vllm", "--used", "8GiB")
+    assert code == 1 and found["facts"]["verdict"] == "no"
+    assert any("does not start" in note for note in found["notes"])
+    lower = ("--engine", "vllm", "--used", "8GiB", "--utilization", 0.8)
+    assert asked(cli, *question, *lower)[0] == 0
+    alone, beside = (
+        asked(cli, *question, "--engine", "llama.cpp", *more)[1]["facts"]["usable_bytes"]
+        for more in ((), ("--used", "8GiB"))
+    )
+    assert alone - beside == 2**33
+    assert cli("fit", *question, "--used", "99GiB").code == 2

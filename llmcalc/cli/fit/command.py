@@ -22,7 +22,7 @@ from llmcalc.cli.output.write import write
 from llmcalc.devices import Device, find, of_memory, of_this_machine
 from llmcalc.engines import choose
 from llmcalc.errors import InputError
-from llmcalc.questions.fit import Ask, ask_for
+from llmcalc.questions.fit import Ask, Measured, ask_for
 from llmcalc.questions.fit import fit as does_it_fit
 from llmcalc.questions.load import not_a_setting, size
 from llmcalc.sources import Model
@@ -67,6 +67,18 @@ class DeviceOptions:
             "--max-seqs",
             help="vLLM's max_num_seqs, which its sampling buffers follow; default: by the device.",
         ),
+    ] = None
+    used: Annotated[
+        str | None,
+        typer.Option("--used", help="What other programs hold of a device: 3GiB."),
+    ] = None
+    weights_measured: Annotated[
+        str | None,
+        typer.Option("--weights-measured", help="A rank's weights as a log prints them: 14.25GiB."),
+    ] = None
+    pool_measured: Annotated[
+        str | None,
+        typer.Option("--pool-measured", help="A rank's cache pool as a log prints it: 8.23GiB."),
     ] = None
     gpu_layers: Annotated[
         int | None,
@@ -146,6 +158,18 @@ def ask_of(
         utilization=devices.utilization,
         sequences=devices.max_seqs,
         device="" if device.source == "--device-memory" else device.name,
+        measured=_measured(devices),
+    )
+
+
+def _measured(options: DeviceOptions) -> Measured:
+    def read(flag: str, text: str | None) -> int | None:
+        return None if text is None else bytes_in(flag, text)
+
+    return Measured(
+        weights=read("--weights-measured", options.weights_measured),
+        pool=read("--pool-measured", options.pool_measured),
+        used=read("--used", options.used) or 0,
     )
 
 

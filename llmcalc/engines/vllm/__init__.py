@@ -167,6 +167,7 @@ ENGINE = Engine(
     },
     default_sequences=default_sequences,
     default_batch=default_batch,
+    wants_its_share_free=True,
     cache_dtype=half_precision("vllm"),
     sampling=SAMPLING,
 )

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.engines.base import GIB, Need, Part, estimated
+from llmcalc.engines.base import GIB, Need, Part, estimated, is_unified
 from llmcalc.engines.vllm.pool import USUAL
 
 Span = tuple[float, float, float]
@@ -75,11 +75,6 @@ def default_batch(device: str, visible: int, version: tuple[int, ...] | None) ->
 def _is_large(device: str, visible: int) -> bool:
     small = "a100" in device or is_unified(device)
     return visible >= LARGE and not small
-
-
-def is_unified(device: str) -> bool:
-    """Whether the device shares its memory with the processor: NVIDIA's GB10."""
-    return re.search(r"gb10|dgx-spark|spark", device) is not None
 
 
 def is_rocm(device: str) -> bool:
