@@ -470,3 +470,15 @@ def test_others_on_the_device(cli: Cli) -> None:
     )
     assert alone - beside == 2**33
     assert cli("fit", *question, "--used", "99GiB").code == 2
+
+
+def test_what_stays_must_go_into_main_memory(cli: Cli) -> None:
+    """48.5 GB of layers do not go into 32 GB (an out-of-memory that a user reported)."""
+    question = ("qwen3-next-80b-a3b", "--engine", "llama.cpp", "--weights", "q4_k_m")
+    asking = (*question, "--device-memory", "8GiB", "--gpu-layers", 0, "--ctx", 32768)
+    code, found = asked(cli, *asking, "--host-memory", "32GB")
+    assert code == 1 and found["facts"]["verdict"] == "no"
+    assert found["facts"]["host_bytes"] > found["facts"]["host_memory_bytes"] == 32 * 10**9
+    assert asked(cli, *asking, "--host-memory", "64GB")[0] == 0
+    ran = cli("fit", "gpt2", "--engine", "vllm", "--device", "h100", "--host-memory", "32GB")
+    assert ran.code == 2 and "llama.cpp" in ran.err

@@ -80,6 +80,10 @@ class DeviceOptions:
         str | None,
         typer.Option("--pool-measured", help="A rank's cache pool as a log prints it: 8.23GiB."),
     ] = None
+    host_memory: Annotated[
+        str | None,
+        typer.Option("--host-memory", help="llama.cpp: the main memory for what stays: 32GiB."),
+    ] = None
     gpu_layers: Annotated[
         int | None,
         typer.Option(
@@ -112,6 +116,8 @@ def fit(
     for option in ("gpu_layers", "max_seqs"):
         if getattr(devices, option) is not None and option not in engine.options:
             raise not_a_setting(f"--{option.replace('_', '-')}", option, engine.name)
+    if devices.host_memory is not None and not engine.by_layers:
+        raise InputError(f"--host-memory is for llama.cpp and Ollama; {engine.name} leaves nothing")
     engines.settings.check(load.engine)
     found = predict.of(model.resolve())
     device, count = _device(devices)
@@ -122,7 +128,7 @@ def fit(
     ask = ask_of(found, device, count, (load, engines), devices)
     subject = Subject(model=found, device=device, count=count, ask=ask)
     if engine.by_layers and count == 1:
-        view, fits = offload_view(subject, devices.gpu_layers, output)
+        view, fits = offload_view(subject, devices.gpu_layers, _host(devices), output)
     else:
         answer = does_it_fit(ask)
         view, fits = plan_view(subject, answer, output), answer.verdict == "yes"
@@ -160,6 +166,11 @@ def ask_of(
         device="" if device.source == "--device-memory" else device.name,
         measured=_measured(devices),
     )
+
+
+def _host(options: DeviceOptions) -> int | None:
+    text = options.host_memory
+    return None if text is None else bytes_in("--host-memory", text)
 
 
 def _measured(options: DeviceOptions) -> Measured:

@@ -5,7 +5,7 @@ Or the layers of a partial offload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -293,9 +293,11 @@ def _rows(parts: list[Part]) -> list[Mapping[str, Any]]:
     ]
 
 
-def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> tuple[View, bool]:
+def offload_view(
+    s: Subject, gpu_layers: int | None, host: int | None, output: OutputOptions
+) -> tuple[View, bool]:
     """llama.cpp: the layers that were asked for on the device, or as many as fit, the rest in main
-    memory.
+    memory, of ``host`` bytes where they are given.
     """
     answer, weights = fit(s.ask), _per_layer(s)
     cache = cache_by_layer(answer.cache)
@@ -313,13 +315,17 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
         if on_device + least > answer.usable
         else "unsure"
     )
+    in_host = held.host_weights + held.host_cache
+    is_short = host is not None and in_host > host
+    verdict = "no" if is_short else verdict
     fits = verdict == "yes" and (gpu_layers is not None or most > n_layers)
     word = (
         "fits in part"
         if verdict == "yes" and most and not fits
         else VERDICTS["yes" if fits else verdict]
     )
-    word = "does not fit" if not fits and not most and gpu_layers is None else word
+    if is_short or (not fits and not most and gpu_layers is None):
+        word = "does not fit"
     shown = partial(size, si=output.si)
     facts = [
         Fact("fits", fits),
@@ -340,7 +346,8 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
         Fact("visible_bytes", s.device.visible_bytes),
         Fact("usable_bytes", answer.usable, "usable", shown),
         Fact("device_bytes", on_device, "weights and cache on the device", shown),
-        Fact("host_bytes", held.host_weights + held.host_cache, "in main memory", shown),
+        Fact("host_bytes", in_host, "in main memory", lambda n: shown(n) + _of(host, shown)),
+        Fact("host_memory_bytes", host),
         Fact("kv_bytes", answer.cache.kv_bytes, "cache in all", shown),
         Fact(
             "gpu_layers",
@@ -373,6 +380,10 @@ def offload_view(s: Subject, gpu_layers: int | None, output: OutputOptions) -> t
         picture=drawn,
     )
     return view, fits
+
+
+def _of(host: int | None, shown: Callable[[int], str]) -> str:
+    return "" if host is None else f" of {shown(host)}"
 
 
 def _places(held: Split, answer: Plan, n_layers: int) -> list[Part]:
