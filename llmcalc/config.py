@@ -159,11 +159,13 @@ class Config:
         if value is _ABSENT or value is None:
             if default is not None:
                 return _called(default, name)
-            looked = ", ".join(keys or SIZES.get(name, (name,)))
+            names = keys or SIZES.get(name, (name,))
+            looked = ", ".join(names)
+            option = name if name in names or not keys else keys[0]
             where, path = self.section or "the config", f"{self.section}." if self.section else ""
             raise ConfigError(
                 f"{self.family or 'config'}: {where} has no {name} (looked for {looked})",
-                hint=f"give it with `--set {path}{name}=...`",
+                hint=f"give it with `--set {path}{option}=...`",
                 lacks=(self.section, name),
             )
         return _called(_whole(self.family, name, value, least), name)
@@ -190,7 +192,8 @@ class Config:
             raise ConfigError(
                 f"{self.family}: {int(self.n_heads)} heads do not divide d_model"
                 f" {int(self.d_model)}",
-                hint="give the width of one head with `--set head_dim=...`",
+                hint=self._taken("d_model", "n_heads")
+                or "give the width of one head with `--set head_dim=...`",
             )
         return Dim(int(self.d_model) // int(self.n_heads), "head_dim")
 
@@ -201,9 +204,19 @@ class Config:
         if self.n_heads % found:
             raise ConfigError(
                 f"{self.family}: {int(found)} key/value heads do not divide {int(self.n_heads)}"
-                " query heads"
+                " query heads",
+                hint=self._taken("n_heads", "n_kv_heads"),
             )
         return found
+
+    def _taken(self, *names: str) -> str | None:
+        """The option that gives a size that the file lacks and a default stood for."""
+        path = f"{self.section}." if self.section else ""
+        for name in names:
+            key = next((k for k in SIZES[name] if k in self.assumed), None)
+            if key is not None:
+                return f"{self.assumed[key]} is a default: give it with `--set {path}{name}=...`"
+        return None
 
     @property
     def split_head_dim(self) -> Dim:
@@ -239,7 +252,8 @@ class Config:
             size = len(kinds) if isinstance(kinds, list) else repr(kinds)[:40]
             raise ConfigError(
                 f"{self.family}: {key} has {size} entries for {int(self.n_layers)} layers",
-                hint=f"set by hand? `--set {key}=null` takes the family's own pattern",
+                hint=self._taken("n_layers")
+                or f"set by hand? `--set {key}=null` takes the family's own pattern",
             )
         return kinds
 
