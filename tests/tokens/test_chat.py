@@ -102,5 +102,7 @@ def test_special_tokens_can_be_added(cli: Cli) -> None:
     more = ("--add-special", "<|im_start|>=100264", "--add-special", "<|im_end|>=100265")
     found = ids(cli(*asking, *more, "<|im_start|>hi<|im_end|>"))
     assert (found[0], found[-1], len(found)) == (100264, 100265, 3)
+    plain = cli("tokenize", "-t", "cl100k_base", "--special", "allow", "<|im_start|>hi<|im_end|>")
+    assert "<|im_start|>, <|im_end|> are none of cl100k_base" in plain.err
     refused = cli(*asking, "--add-special", "nonsense", "hi")
     assert refused.code == 2 and "TOKEN=ID" in refused.err

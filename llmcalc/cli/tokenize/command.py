@@ -90,7 +90,7 @@ def tokenize(
         add=options.bos_eos,
         context=context,
         embedding=embedding,
-        notes=notes,
+        notes=[*notes, *(spelled(text, tokenizer) if mode == "allow" else [])],
     )
     view = shown.of_text(subject, counting)
     facts = {fact.key: fact.value for fact in view.facts}
@@ -301,6 +301,17 @@ def marked(text: str) -> list[str]:
     if not text.startswith("\ufeff"):
         return []
     return ["the text begins with a byte-order mark (U+FEFF), which is counted with it"]
+
+
+def spelled(text: str, tokenizer: Tokenizer) -> list[str]:
+    """A word about what looks like a special token and is none of this tokenizer's."""
+    looks = dict.fromkeys(re.findall(r"<\|\w{1,40}\|>", text[:LONG]))
+    odd = [one for one in looks if one not in tokenizer.special]
+    if not odd:
+        return []
+    names, verb = ", ".join(odd[:5]), "is no special token" if len(odd) == 1 else "are none"
+    how = f"--add-special '{odd[0]}=ID' makes it one"
+    return [f"{names} {verb} of {tokenizer.name}: read as text; {how}"]
 
 
 def _standard_input() -> BinaryIO:
