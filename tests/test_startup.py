@@ -40,6 +40,22 @@ def test_params_as_json_loads_nothing_heavy(words: tuple[str, ...]) -> None:
     assert not loaded(*words) & set(HEAVY) - {"difflib", "csv"}
 
 
+def test_params_loads_no_engine() -> None:
+    """Engines' own words are for commands that ask engines; the twin shows that this can fail."""
+    assert not _modules("params", "gpt2", "--json") & {"llmcalc.engines.vllm"}
+    assert _modules("kvcache", "gpt2", "--json") & {"llmcalc.engines.vllm"}
+
+
+def _modules(*words: str) -> set[str]:
+    code = (
+        "import sys; from llmcalc.cli import main\n"
+        f"main({list(words)!r})\n"
+        "print('LOADED', *(m for m in sys.modules if m.startswith('llmcalc.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
 def test_one_model_loads_one_family() -> None:
     code = (
         "import sys, llmcalc; llmcalc.load('gpt2').params;"

@@ -2,8 +2,7 @@
 same.
 
 Sources: ``vllm serve --help`` (0.33), ``python -m sglang.launch_server --help`` (0.5),
-``llama-server --help`` (b9000), Ollama's Modelfile. The table imports nothing, so that a command
-that uses no such word pays nothing for it.
+``llama-server --help`` (b9000), Ollama's Modelfile.
 """
 
 from __future__ import annotations

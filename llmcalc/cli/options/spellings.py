@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from llmcalc.cli.said import say
-from llmcalc.engines.spellings import CELLS, FLAGS, KEYS, MEANS, SLOTS, UNIFIED, VALUES
 from llmcalc.errors import InputError
 
 COMMANDS = ("kvcache", "fit", "speed")
@@ -22,6 +21,9 @@ def in_our_words(argv: Sequence[str]) -> list[str]:
     command = next((word for word in argv if not word.startswith("-")), "")
     if command not in COMMANDS:
         return list(argv)
+    # engines are loaded with their words, which no other command pays for
+    from llmcalc.engines.spellings import CELLS, FLAGS, KEYS, MEANS, SLOTS, UNIFIED, VALUES
+
     words, given, ranks = list[str](), dict[str, str](), dict[str, str]()
     waiting = iter(argv)
     for word in waiting:
@@ -58,6 +60,8 @@ def _devices(ranks: Mapping[str, str]) -> list[str]:
 
 def _joined(given: dict[str, str], unified: bool) -> list[str]:
     """llama.cpp's pairs: types of keys and values, cells and the slots that share them."""
+    from llmcalc.engines.spellings import CELLS, KEYS, SLOTS, VALUES
+
     words: list[str] = []
     keys, values = (_first(given, names) for names in (KEYS, VALUES))
     if keys or values:
