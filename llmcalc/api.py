@@ -240,7 +240,7 @@ class Loaded:
             weights=weights,
             utilization=utilization,
             sequences=max_seqs,
-            device=device or "",
+            device=place.name if device is not None else "",
         )
         return fit(ask)
 

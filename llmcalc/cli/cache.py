@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmcalc.cli.options.model import OutputOptions, bytes_in, takes
+from llmcalc.cli.options.model import OutputOptions, bytes_if_given, takes
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
 from llmcalc.errors import InputError
@@ -39,7 +39,7 @@ def cache(
     """
     if clear and most is not None:
         raise InputError("--clear and --max are two ways to make room")
-    down_to = 0 if clear else None if most is None else bytes_in("--max", most)
+    down_to = 0 if clear else bytes_if_given("--max", most)
     dropped = [] if down_to is None else kept.bound(down_to)
     found, now = kept.entries(), time.time()
     rows: list[dict[str, Any]] = [

@@ -69,8 +69,8 @@ class Need:
     utilization: float = 1.0
 
 
-def is_unified(device: str) -> bool:
-    """Whether the device shares its memory with the processor: NVIDIA's GB10."""
+def is_gb10(device: str) -> bool:
+    """Whether it is NVIDIA's GB10, whose start-ups were measured among devices of shared memory."""
     return re.search(r"gb10|dgx-spark|spark", device) is not None
 
 

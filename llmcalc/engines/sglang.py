@@ -15,7 +15,7 @@ from llmcalc.engines.base import (
     Rules,
     estimated,
     half_precision,
-    is_unified,
+    is_gb10,
 )
 from llmcalc.engines.cache import (
     Cache,
@@ -107,7 +107,7 @@ def working(need: Need) -> list[Part]:
     middle, low, high, why = 0.5, 0.3, 0.9, "26 start-up logs of 0.5 on 6 kinds of device"
     if need.ranks > 1:
         middle, high = 0.7, 2.6
-    if is_unified(need.device):
+    if is_gb10(need.device):
         middle, low, high = 8.3, 1.0, 12.0
     share = need.utilization * GIB
     span = (int(middle * share), int(low * share), int(high * share))

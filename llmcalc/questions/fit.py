@@ -79,6 +79,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     share: float = 1.0
     """TensorRT-LLM's fraction is one of what weights and working memory leave."""
+    known: bool = True
+    """Whether more than the weights is known."""
+    starts: bool = True
+    """Whether the engine starts beside what others hold."""
 
     @property
     def need(self) -> int:
@@ -90,18 +94,13 @@ class Plan:
         """What is left for the cache by the middle of the estimates."""
         return left(self.usable, sum(p.n_bytes for p in self.parts), self.share)
 
-    known: bool = True
-    """Whether more than the weights is known."""
-    starts: bool = True
-    """Whether the engine starts beside what others hold."""
-
     @property
     def verdict(self) -> Verdict:
         """Yes and no where every estimate agrees, unsure between them."""
-        if not self.known:
-            return "no" if self.pool_high < 0 else "unsure"
         if not self.starts:
             return "no"
+        if not self.known:
+            return "no" if self.pool_high < 0 else "unsure"
         if self.need <= self.pool_low:
             return "yes"
         return "no" if self.need > self.pool_high else "unsure"
@@ -155,6 +154,11 @@ def ask_for(
     if chosen.engine.default_utilization is not None:
         usual = chosen.engine.default_utilization(visible, count)
     _check_measured(measured, visible, chosen)
+    if measured.pool is not None and not anatomy.cache_known:
+        raise InputError(
+            f"--pool-measured asks what fits into a pool, and what {anatomy.family} keeps is not"
+            " known"
+        )
     return Ask(
         anatomy=model.anatomy,
         load=load,
@@ -250,8 +254,10 @@ def _rest(n_bytes: int) -> Part:
 def _weights_alone(ask: Ask) -> Plan:
     """The answer where tensors are counted and not explained."""
     chosen = choose(ask.engine)
-    part = counted("weights", stored_bytes(ask.anatomy, ask.weights, ask.tp), _said(ask))
-    usable = int(ask.visible * ask.utilization)
+    part = _measured_weights(ask) or counted(
+        "weights", stored_bytes(ask.anatomy, ask.weights, ask.tp), _said(ask)
+    )
+    usable, starts, said = _beside_others(ask, chosen, int(ask.visible * ask.utilization))
     room = usable - int(part.n_bytes)
     why = f"what {ask.anatomy.family} keeps and needs beside its weights is not known: no family"
     return Plan(
@@ -260,8 +266,9 @@ def _weights_alone(ask: Ask) -> Plan:
         cache=gathered(chosen.name, "not known", [], ask.load.context),
         pool_low=room,
         pool_high=room,
-        notes=(f"{why} describes it",),
+        notes=tuple(n for n in (f"{why} describes it", said) if n),
         known=False,
+        starts=starts,
     )
 
 
@@ -287,8 +294,9 @@ def left(usable: int, held: int, share: float) -> int:
 
 def weights_part(ask: Ask) -> Part:
     """Weights of one device: a checkpoint as stored, else every tensor in the format asked for."""
-    if ask.measured.weights is not None:
-        return counted("weights", Dim(ask.measured.weights), "as measured (--weights-measured)")
+    measured = _measured_weights(ask)
+    if measured is not None:
+        return measured
     rules = choose(ask.engine).rules
     n: Dim = stored_bytes(ask.anatomy, ask.weights, ask.tp)
     why = _said(ask)
@@ -309,6 +317,13 @@ def weights_part(ask: Ask) -> Part:
     low = int(n) - whole + whole // ask.tp
     why += "; the towers whole, or cut at best"
     return Part(name="weights", n_bytes=n, low=low, high=int(n), why=why)
+
+
+def _measured_weights(ask: Ask) -> Part | None:
+    """The weights that a log prints, None where none is given."""
+    if ask.measured.weights is None:
+        return None
+    return counted("weights", Dim(ask.measured.weights), "as measured (--weights-measured)")
 
 
 def _said(ask: Ask) -> str:

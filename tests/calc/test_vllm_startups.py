@@ -1,7 +1,9 @@
-"""``fit`` against vLLM start-ups that nobody fitted, asked as a user would: the pool that the log
-prints lies inside what the command prints.
+"""``fit`` against vLLM start-ups, asked as a user would: the pool that the log prints lies inside
+what the command prints.
 
 Data: data/vllm_startups.jsonl: public logs by their repository, with the settings that each states.
+They were seen while the ranges were set, the MI300X's range is its own log's, and one start whose
+draft model is not described (DFlash) is left out: this holds the ranges, and is no blind trial.
 The weights are the log's own, since several run quantised; all beside them is estimated.
 """
 

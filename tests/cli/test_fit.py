@@ -480,5 +480,7 @@ def test_what_stays_must_go_into_main_memory(cli: Cli) -> None:
     assert code == 1 and found["facts"]["verdict"] == "no"
     assert found["facts"]["host_bytes"] > found["facts"]["host_memory_bytes"] == 32 * 10**9
     assert asked(cli, *asking, "--host-memory", "64GB")[0] == 0
+    two = cli("fit", *question, "--device", "h100", "--count", 2, "--host-memory", "32GB")
+    assert two.code == 2 and "--host-memory is for one device" in two.err
     ran = cli("fit", "gpt2", "--engine", "vllm", "--device", "h100", "--host-memory", "32GB")
     assert ran.code == 2 and "llama.cpp" in ran.err

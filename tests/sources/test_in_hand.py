@@ -172,6 +172,14 @@ def test_an_unknown_architecture_answers_from_its_file(cli: Cli, tmp_path: Path)
     assert cache.code == 2 and "is not known: no family" in cache.err
     assert cli("dtype", "float32", "--model", path).code == 0
     assert cli("kvcache", path, "--as", "llama", "--ctx", 128).code == 0
+    # options of fit hold here too
+    asking = ("fit", path, "--device-memory", "24GiB", "--ctx", 128, "--json")
+    usable = json.loads(fits.out)["facts"]["usable_bytes"]
+    used = json.loads(cli(*asking, "--used", "4GiB").out)["facts"]
+    assert usable - used["usable_bytes"] == 4 * 2**30
+    given = json.loads(cli(*asking, "--weights-measured", "3GiB").out)["facts"]
+    assert given["weights_bytes"] == 3 * 2**30
+    assert cli(*asking, "--pool-measured", "3GiB").code == 2
 
 
 def test_a_family_is_not_guessed_from_a_class(cli: Cli, tmp_path: Path) -> None:

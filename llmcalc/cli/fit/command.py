@@ -13,6 +13,7 @@ from llmcalc.cli.options.model import (
     ModelOptions,
     OutputOptions,
     PredictOptions,
+    bytes_if_given,
     bytes_in,
     count_in,
     takes,
@@ -117,18 +118,21 @@ def fit(
         if getattr(devices, option) is not None and option not in engine.options:
             raise not_a_setting(f"--{option.replace('_', '-')}", option, engine.name)
     if devices.host_memory is not None and not engine.by_layers:
-        raise InputError(f"--host-memory is for llama.cpp and Ollama; {engine.name} leaves nothing")
+        raise not_a_setting("--host-memory", "gpu_layers", engine.name)
     engines.settings.check(load.engine)
     found = predict.of(model.resolve())
     device, count = _device(devices)
-    if devices.gpu_layers is not None and count > 1:
-        raise InputError(
-            "--gpu-layers is for one device; with more, llama.cpp divides all layers among them"
-        )
+    for option in ("gpu_layers", "host_memory"):
+        if getattr(devices, option) is not None and count > 1:
+            raise InputError(
+                f"--{option.replace('_', '-')} is for one device; with more, llama.cpp divides all"
+                " layers among them"
+            )
     ask = ask_of(found, device, count, (load, engines), devices)
     subject = Subject(model=found, device=device, count=count, ask=ask)
     if engine.by_layers and count == 1:
-        view, fits = offload_view(subject, devices.gpu_layers, _host(devices), output)
+        host = bytes_if_given("--host-memory", devices.host_memory)
+        view, fits = offload_view(subject, devices.gpu_layers, host, output)
     else:
         answer = does_it_fit(ask)
         view, fits = plan_view(subject, answer, output), answer.verdict == "yes"
@@ -168,19 +172,11 @@ def ask_of(
     )
 
 
-def _host(options: DeviceOptions) -> int | None:
-    text = options.host_memory
-    return None if text is None else bytes_in("--host-memory", text)
-
-
 def _measured(options: DeviceOptions) -> Measured:
-    def read(flag: str, text: str | None) -> int | None:
-        return None if text is None else bytes_in(flag, text)
-
     return Measured(
-        weights=read("--weights-measured", options.weights_measured),
-        pool=read("--pool-measured", options.pool_measured),
-        used=read("--used", options.used) or 0,
+        weights=bytes_if_given("--weights-measured", options.weights_measured),
+        pool=bytes_if_given("--pool-measured", options.pool_measured),
+        used=bytes_if_given("--used", options.used) or 0,
     )
 
 

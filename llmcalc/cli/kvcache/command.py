@@ -15,7 +15,13 @@ import typer
 from llmcalc.cli.kvcache.compare import compared, with_changes, with_draft, with_memory
 from llmcalc.cli.measured import MeasureOptions, cache_measured
 from llmcalc.cli.options.load import EngineOptions, LoadOptions, build_load
-from llmcalc.cli.options.model import ModelOptions, OutputOptions, PredictOptions, bytes_in, takes
+from llmcalc.cli.options.model import (
+    ModelOptions,
+    OutputOptions,
+    PredictOptions,
+    bytes_if_given,
+    takes,
+)
 from llmcalc.cli.output.view import Column, Fact, View
 from llmcalc.cli.output.write import write
 from llmcalc.dims import Dim
@@ -72,8 +78,8 @@ def kvcache(
     llmcalc kvcache llama-3-8b --ctx 8192 --vs engine=vllm
     """
     measure.check()
-    most = bytes_in("--max", limit) if limit is not None else None
-    budget = bytes_in("--memory", memory) if memory is not None else None
+    most = bytes_if_given("--max", limit)
+    budget = bytes_if_given("--memory", memory)
     engines.settings.check(load.engine)
     found = predict.of(model.resolve(cache_only=True))
     asked = build_load(found, load, engines)

@@ -139,6 +139,11 @@ def bytes_in(flag: str, text: str) -> int:
     return _named(flag, text, parse_bytes)
 
 
+def bytes_if_given(flag: str, text: str | None) -> int | None:
+    """The same of an option that may be left out."""
+    return None if text is None else bytes_in(flag, text)
+
+
 def _named(flag: str, text: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(text)

@@ -60,8 +60,7 @@ def tokenize(
         return
     tokenizer = _tokenizer(options)
     if options.cluster is not None or any("://" in word for word in texts or ()):
-        if counting.truncate is not None or counting.top is not None or counting.live:
-            raise InputError("--truncate, --top and --live are for one text that is not too long")
+        _only_counts(counting)
         if options.add_special:
             raise InputError("--add-special does not go with files at addresses")
         view, n = shown.counted_far(tokenizer, texts or (), options, mode)
@@ -69,8 +68,7 @@ def tokenize(
         return
     files = [] if options.chat is not None else _files(texts, options)
     if len(files) > 1 or (files and _must_count(files[0])):
-        if counting.truncate is not None or counting.top is not None or counting.live:
-            raise InputError("--truncate, --top and --live are for one text that is not too long")
+        _only_counts(counting)
         view, n = shown.counted(tokenizer, files, options, mode, not counting.count)
         _answer(view, n, counting, output)
         return
@@ -99,6 +97,12 @@ def tokenize(
         raise typer.Exit(1)
 
 
+def _only_counts(counting: CountOptions) -> None:
+    """Many files and long ones are counted; what needs the ids of one text is an InputError."""
+    if counting.truncate is not None or counting.top is not None or counting.live:
+        raise InputError("--truncate, --top and --live are for one text that is not too long")
+
+
 def _answer(view: View, n: int, counting: CountOptions, output: OutputOptions) -> None:
     """The number alone or the whole view; exit 1 where ``--max-tokens`` is exceeded."""
     from llmcalc.cli.tokenize.table import priced
@@ -119,12 +123,9 @@ def _answer(view: View, n: int, counting: CountOptions, output: OutputOptions) -
 
 def _model(options: TokenOptions) -> Model | None:
     """The model that was named, if that is what the name is."""
-    from llmcalc.sources import presets, resolve
-    from llmcalc.tokens.find import openai
+    from llmcalc.sources import resolve
 
-    if options.model is None:
-        return None
-    if openai(options.model) is not None and presets.find(options.model) is None:
+    if options.model is None or _is_openai(options.model):
         return None
     return resolve(options.model)
 
@@ -157,13 +158,16 @@ def _plain_tokenizer(options: TokenOptions) -> Tokenizer:
 
 def _openai(options: TokenOptions) -> str | None:
     """The OpenAI model that was named, None where something else was."""
+    name = options.model or options.tokenizer
+    return name if name is not None and _is_openai(name) else None
+
+
+def _is_openai(name: str) -> bool:
+    """Whether it names one of OpenAI's models whose weights are not published."""
     from llmcalc.sources import presets
     from llmcalc.tokens.find import openai
 
-    name = options.model or options.tokenizer
-    if name is None or openai(name) is None or presets.find(name) is not None:
-        return None
-    return name
+    return openai(name) is not None and presets.find(name) is None
 
 
 def _sizes(options: TokenOptions) -> tuple[int | None, int | None]:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from llmcalc.anatomy import Anatomy
-from llmcalc.engines.base import GIB, Need, Part, estimated, is_unified
+from llmcalc.engines.base import GIB, Need, Part, estimated, is_gb10
 from llmcalc.engines.vllm.pool import USUAL
 
 Span = tuple[float, float, float]
@@ -73,7 +73,7 @@ def default_batch(device: str, visible: int, version: tuple[int, ...] | None) ->
 
 
 def _is_large(device: str, visible: int) -> bool:
-    small = "a100" in device or is_unified(device)
+    small = "a100" in device or is_gb10(device)
     return visible >= LARGE and not small
 
 
@@ -87,7 +87,7 @@ def _is_linked(device: str) -> bool:
     return re.search(r"\b(h100|h200|h20|h800|gh200|b200|b300|gb200|gb300)", device) is not None
 
 
-def activation_peak(anatomy: Anatomy, *, sequences: int, tokens: int, copies: float = 3.5) -> int:
+def activation_peak(anatomy: Anatomy, *, sequences: int, tokens: int, copies: float) -> int:
     """The peak while vLLM profiles: sampling all sequences, or the widest MLP over a batch of
     tokens.
 
@@ -144,7 +144,7 @@ def _linked(need: Need, profile: Profile) -> Span:
 
 def shared_with_the_system(need: Need) -> list[Part]:
     """What the system takes of a memory that both use while vLLM starts, as its logs show it."""
-    if not is_unified(need.device):
+    if not is_gb10(need.device):
         return []
     span = (int(2.2 * GIB), int(0.3 * GIB), int(5.5 * GIB))
     why = "page cache and allocator of a shared memory; 60 start-up logs on GB10"
@@ -158,7 +158,7 @@ def graphs(need: Need, profile: Profile) -> list[Part]:
     middle, low, high = profile.graphs
     if need.sequences <= 64:
         middle, high = 0.25, 1.0
-    if is_unified(need.device):
+    if is_gb10(need.device):
         high = 3.5
     span = (int(middle * GIB), int(low * GIB), int(high * GIB))
     why = f"taken out of the pool since 0.20; {profile.evidence}"
